@@ -97,8 +97,8 @@ static __always_inline bool td_flow_is_plain(const void *four, const void *end, 
 	return true;
 }
 
-/* The hash of most packets' flows and their TCP flags, read in place and written nowhere: what is
- * found by the walk costs as much again as the table. False: the packet is not so simple. */
+/* The hash of most packets' flows and their TCP flags, read in place, for the walk through the
+ * headers and its tuple would cost more than the table does. False: only the walk finds them. */
 static __always_inline bool td_flow_of_plain(const void *data, const void *end, bool has_link,
 					     __u64 seed, __u64 *hash, __u32 *tcp_flags)
 {
@@ -293,9 +293,9 @@ static __always_inline int td_flow_count(__u64 hash, __u32 len, __u32 tcp_flags,
 }
 
 /*
- * Whether a packet is cut off. What is counted for one `owner` does not count for another. Two
- * global functions, so that the verifier looks at the table's part once, and not for each way
- * through the headers.
+ * Whether a packet is cut off, by the walk through its headers. What is counted for one `owner`
+ * does not count for another. Two global functions, so that the verifier looks at the table's part
+ * once, and not for each way through the headers.
  */
 #define TD_CUT(HOOK, name, type)                                                                  \
 	__noinline int td_count_##name(type *ctx, struct td_tuple *t, __u32 len, __u32 limit,     \

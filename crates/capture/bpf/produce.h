@@ -194,9 +194,13 @@ static __always_inline __u64 reserve(const struct place *place, __u32 len)
 {
 	__u64 word = *(volatile __u64 *)&place->ring->word;
 
-	if (td_fits(word, len, params.block_bytes) &&
-	    __sync_val_compare_and_swap(&place->ring->word, word, word + len) == word)
-		return word;
+	if (td_fits(word, len, params.block_bytes)) {
+		if (__sync_val_compare_and_swap(&place->ring->word, word, word + len) == word)
+			return word;
+	} else if (!td_next_is_free(word, released_of(place), params.block_mask + 1)) {
+		/* Here, for under overload this is what becomes of most packets. */
+		return NOT_RESERVED;
+	}
 	return reserve_with_tries(place->member, place->index, len);
 }
 
