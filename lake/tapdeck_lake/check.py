@@ -59,11 +59,12 @@ TOTAL_NAMES = ("segments", "rows", "packets", "lost", "unseen", "cutoff", "shed"
 def check(lake: Lake) -> Checked:
     """Counts the table and holds it against the segments' accounts."""
     done = Checked()
-    for kind in ("flows", "hosts"):
-        for file in lake.files(kind):
-            path = lake.path(file)
-            if not path.is_file() or path.stat().st_size != file.bytes:
-                done.faults.append(f"{path} is missing, or has another length than it had")
+    with lake.table.reading():
+        files = [*lake.files("flows"), *lake.files("hosts")]
+    for file in files:
+        path = lake.path(file)
+        if not path.is_file() or path.stat().st_size != file.bytes:
+            done.faults.append(f"{path} is missing, or has another length than it had")
     if done.faults:
         return done
     db = over_lake(lake)

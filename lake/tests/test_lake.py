@@ -315,6 +315,18 @@ def test_one_process_at_a_time_changes_a_lake(fleet: Fleet) -> None:
         over_lake(Lake(fleet.lake.directory)).execute("select * from flows")
 
 
+def test_what_others_have_put_together_meanwhile_is_no_fault(fleet: Fleet) -> None:
+    fleet.write("berlin", 1)
+    fleet.write("berlin", 2)
+    fleet.settle("berlin")
+    rows = fleet.sound()["rows"]
+    other = Lake(fleet.lake.directory)
+    assert compact.compact(other).before == 2
+    # What both were is removed at once, so whoever goes by what it knew looks for them in vain.
+    assert expire.expire(other, grace_s=0).files >= 2
+    assert fleet.sound()["rows"] == rows
+
+
 def test_what_killed_processes_left_is_removed_and_nothing_else(fleet: Fleet) -> None:
     fleet.write("berlin", 1)
     fleet.write("berlin", 2)
