@@ -25,7 +25,7 @@ class Build:
     def at(cls, directory: Path) -> Build:
         """Returns the build in a directory. Raises BuildError where the directory lacks a part."""
         build = cls(directory.resolve())
-        for file in (build.tapdeck, build.pcap_library):
+        for file in (build.tapdeck, build.pcap_library, build.gateway):
             if not os.access(file, os.X_OK):
                 raise BuildError(
                     f"{file} is not there, or cannot be run: --build names the directory that "
@@ -37,6 +37,11 @@ class Build:
     def tapdeck(self) -> Path:
         """The program."""
         return self.directory / "tapdeck"
+
+    @property
+    def gateway(self) -> Path:
+        """The program that serves a store over HTTP."""
+        return self.directory / "tapdeck-gateway"
 
     @property
     def pcap_library(self) -> Path:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from . import cutoff, interrupt, methods, nodrop, restart, samplers, slowdisk
+from . import cutoff, interrupt, methods, nodrop, readers, restart, samplers, slowdisk
 from .build import Build
 from .capture import Capture
 from .methods import Context, Failed, Method, Missing, Refused
@@ -121,6 +121,8 @@ def _contradiction(s: Settings) -> str:
         return "queries ask for marked packets: set mark_every_s"
     if asks and s["store"] != "disk":
         return "queries ask for what is stored: set store to disk"
+    if s["query"] == "readers" and not s["method"].startswith("tapdeck-"):
+        return "the gateway reads tapdeck's stores: set query to own or scan"
     if s["disk_stop_s"] and not s["disk_limit_mib"]:
         return "only a limited disk can stop: set disk_limit_mib"
     if s["disk_limit_mib"] and (s["store"] != "disk" or s["load"] != "none" or s["apps"] > 1):
@@ -327,7 +329,7 @@ def _generate(
     command: list[str],
     s: Settings,
     record: Path,
-    asker: Asker | None,
+    asker: Asker | readers.Readers | None,
     interruption: restart.Interruption | None,
 ) -> Sent:
     seconds = 120 + 3 * (s["seconds"] + s["warmup_s"]) + s["packets"] / 1e3
@@ -520,10 +522,13 @@ class Asker(threading.Thread):
             self.join()
 
 
-def _asker(lab: Lab, s: Settings, bed: Bed, capture: Capture) -> Asker | None:
+def _asker(lab: Lab, s: Settings, bed: Bed, capture: Capture) -> Asker | readers.Readers | None:
     if s["query"] == "none":
         return None
     directory = capture.contexts[0].directory
+    if s["query"] == "readers":
+        delay_s = 0.2 * s["seconds"]
+        return readers.Readers(lab.build, directory / "store", s["capture_cpu"], delay_s)
     if s["query"] == "own" and isinstance(capture.method, methods.Tapdeck):
         words = [
             str(lab.build.tapdeck),
@@ -610,9 +615,13 @@ def _time(command: list[str]) -> tuple[float, float, int]:
     return 1e3 * first, 1e3 * (time.monotonic() - begin), lines
 
 
-def _asked(s: Settings, sent: Sent, first_packet: float, asker: Asker | None) -> dict[str, float]:
+def _asked(
+    s: Settings, sent: Sent, first_packet: float, asker: Asker | readers.Readers | None
+) -> dict[str, float]:
     if not asker:
         return {}
+    if isinstance(asker, readers.Readers):
+        return asker.metrics()
     done = asker.answers
     metrics = {
         "queries": len(done),

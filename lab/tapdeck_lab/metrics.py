@@ -59,6 +59,7 @@ METRICS: dict[str, Metric] = {
     "index_share": Metric("index, of what is stored", "%", "less", 100),
     "queries": Metric("queries done", "", "more"),
     "query_ms": Metric("delay of a query", "ms", "less"),
+    "answered_mib": Metric("given to readers", "MiB", "more"),
     "found_after_ms": Metric("longest time until an answer has a packet", "ms", "less"),
     "first_packet_ms": Metric("first packet of a conversation", "ms", "less"),
     "flow_ms": Metric("a conversation, all of it", "ms", "less"),

@@ -235,8 +235,8 @@ SETTINGS: dict[str, Setting] = {
     # By tapdeck's index, where there is one; otherwise by a scan.
     "query": Setting(
         "none",
-        _one_of("none", "own", "scan"),
-        "what asks for marked packets meanwhile, over and over",
+        _one_of("none", "own", "scan", "readers"),
+        "what asks meanwhile, over and over: for marked packets, or 50 readers at the gateway",
     ),
     "flow_query": Setting(
         False, _one_of(True, False), "whether the marked conversation is asked for afterwards, too"

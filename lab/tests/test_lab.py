@@ -15,7 +15,7 @@ import pytest
 from invent import MACHINE
 
 from tapdeck_lab import __main__ as command_line
-from tapdeck_lab import analysis, cycle, results, scenario, settings
+from tapdeck_lab import analysis, cycle, readers, results, scenario, settings
 from tapdeck_lab.build import Build, BuildError
 from tapdeck_lab.cycle import Lab
 from tapdeck_lab.methods import TAPDECK_HOOKS, Missing, Refused
@@ -323,6 +323,25 @@ def test_marked_packets_are_asked_for_meanwhile(lab: Lab) -> None:
     assert metrics["queries"] >= 1
     assert metrics["query_ms"] > 0
     assert 0 <= metrics["marked_found"] <= 1
+
+
+def test_readers_ask_the_gateway_meanwhile(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A build for tests, on a machine that does other things as well, is to end an answer in time.
+    monkeypatch.setattr(readers, "READERS", 3)
+    monkeypatch.setattr(readers, "PACKETS", 100)
+    values = settings.defaults() | {
+        "method": "tapdeck-xdp",
+        "rate": "5kpps",
+        "seconds": 4.0,
+        "mark_every_s": 0.05,
+        "query": "readers",
+    }
+    metrics = cycle.measure(lab, values, 1).metrics
+    assert metrics["queries"] >= 1
+    assert metrics["query_ms"] > 0
+    assert metrics["answered_mib"] > 0
+    with pytest.raises(Refused, match="the gateway reads tapdeck's stores"):
+        cycle.measure(lab, values | {"method": "tcpdump"}, 1)
 
 
 @pytest.mark.parametrize("method", ["tapdeck-xdp", "tcpdump"])
