@@ -18,8 +18,8 @@ pub struct Driver {
 
 impl Driver {
     /// Copies what is due, of the pins that `takes` says yes to, and tells of each that it is done,
-    /// or why it could not be copied or read. Returns when there is more to do; `None` where there will not
-    /// be. `watch` ends it by `false`.
+    /// or why it could not be copied or read. Returns when there is more to do; `None` where there
+    /// will not be. `watch` ends it by `false`.
     ///
     /// # Errors
     /// If the directory cannot be read.

@@ -350,8 +350,8 @@ impl PinStore {
     ///
     /// # Errors
     /// [`Error::Full`] where the budget has no room for the first packets: the pin is refused, and
-    /// gone. [`Error::NoPin`] where somebody has removed it meanwhile. Else as a query, and what the
-    /// file system says.
+    /// gone. [`Error::NoPin`] where somebody has removed it meanwhile. Else as a query, and what
+    /// the file system says.
     pub fn advance(&self, number: u64, mut watch: impl FnMut() -> bool) -> Result<Pin, Error> {
         let _copying = self.lock(COPY_LOCK, &mut watch)?;
         let file = self.place(number).join(pin::FILE);

@@ -30,7 +30,7 @@ use crate::access::User;
 use crate::answer::{self, End, Failure, Form, Part, Question};
 use crate::asker::{Asker, Parameters, Refusal, accepts};
 use crate::audit::{Asked, Change, Ended};
-use crate::condition::Condition;
+use crate::condition::{Condition, flow};
 use crate::config::SourceKind;
 use crate::openapi::{InSpan, Refusals};
 use crate::report::{self, Histogram, Hosts, Losses, Stat};
@@ -420,7 +420,7 @@ pub async fn packets(
     let known = ["store", "after", "before", "filter", "community_id", "limit", "skip", "whole"];
     let parameters = Parameters::read(query.as_deref(), &known)?;
     let filter = parameters.get("filter").unwrap_or("").to_owned();
-    let flow = flow(parameters.get("community_id"))?;
+    let flow = flow(parameters.get("community_id")).map_err(Refusal::question)?;
     let (form, content_type) = if accepts(&headers, PCAP) {
         refuse_old(version)?;
         (Form::Pcap(Unit::Nanoseconds), PCAP)
@@ -446,12 +446,6 @@ pub async fn packets(
         wants_trailers: wants_trailers(&headers),
     };
     give(gateway, asker, wanted).await
-}
-
-/// Reads the flow that a question names, as Zeek and Suricata call it.
-pub fn flow(named: Option<&str>) -> Result<Option<CommunityId>, Refusal> {
-    let flow = named.map(str::parse).transpose();
-    flow.map_err(|e| Refusal::question(format!("community_id: {e}")))
 }
 
 /// Returns what packets are asked for, as the audit has it.

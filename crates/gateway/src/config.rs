@@ -314,7 +314,8 @@ fn names_differ<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), String> 
 }
 
 /// Refuses directories that are two stores', and directories of pins that are two stores' or in
-/// which retention deletes: also where links lead there, and where a directory of pins is not named.
+/// which retention deletes: also where links lead there, and where a directory of pins is not
+/// named.
 fn directories_differ(stores: &[FileStore]) -> Result<(), String> {
     let mut places: Vec<(PathBuf, PathBuf)> = Vec::new();
     for FileStore { name, directory, evidence, .. } in stores {

@@ -18,7 +18,7 @@ use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tapdeck_evidence::{self as evidence, Error, Most, Order, PinStore, Question, Time, Wish};
 use tapdeck_packet::printable::{count, counted};
 use tapdeck_store::io::{Directory, Storage};
@@ -27,16 +27,15 @@ use utoipa::ToSchema;
 
 use crate::access::{Kind, Role, User};
 use crate::answer::{self, Form};
-use crate::api::{
-    Entry, PCAPNG, ceiling, flow, places, read_body, store, stream, wants_trailers, words,
-};
-use crate::asker::{Asker, Parameters, Refusal, point};
+use crate::api::{Entry, PCAPNG, ceiling, places, read_body, store, stream, wants_trailers, words};
+use crate::asker::{Asker, Parameters, Refusal};
 use crate::audit::Change;
 use crate::condition::Condition;
 use crate::config::{self, SourceKind};
 use crate::openapi::Refusals;
 use crate::routes::Gateway;
 use crate::time;
+use crate::wanted::{Sound, Wanted};
 
 /// Pins of a user that are under way at once.
 const OPEN: usize = 16;
@@ -45,37 +44,10 @@ const OPEN: usize = 16;
 const PINS: usize = 1000;
 /// Pins of a list.
 const LISTED: usize = 100;
-/// How far ahead a pin may end.
-const AHEAD_NS: i64 = 24 * 3_600_000_000_000;
-/// Bytes of a reason, and of a filter: a list has both of each pin.
-const REASON: usize = 1000;
-const FILTER: usize = 2000;
 /// Sentences about what a pin lacks; of more, the first.
 const SENTENCES: usize = 20;
 
 const JSON: &str = "application/json";
-
-/// What `POST /v1/pins` wants.
-#[derive(Deserialize, ToSchema)]
-#[schema(as = NewPin)]
-#[serde(deny_unknown_fields)]
-pub struct Wanted {
-    /// The store; may be left out where there is one.
-    store: Option<String>,
-    /// pcap-filter(7), with addresses in place of names.
-    #[serde(default)]
-    filter: String,
-    /// The flow, as Zeek and Suricata call it.
-    community_id: Option<String>,
-    /// Packets from this time on: RFC 3339, or seconds since 1970.
-    after: String,
-    /// Packets from before this time, which may be up to a day ahead.
-    before: String,
-    /// How long the pin is kept; without, until somebody removes it.
-    until: Option<String>,
-    /// Why, for those who read it later.
-    reason: String,
-}
 
 /// What `GET /v1/pins` answers.
 #[derive(Serialize, ToSchema)]
@@ -456,34 +428,15 @@ async fn read_wanted(headers: &HeaderMap, body: Body) -> Result<Wanted, Refusal>
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     let body = read_body(body).await?;
-    serde_json::from_slice(&body)
-        .map_err(|e| Refusal::question(format!("no pin is asked for: {e}")))
+    Wanted::read(&body).map_err(Refusal::question)
 }
 
 /// Returns what a user wants, within the ceilings of the role.
 fn wish(user: &User, pinned: &Pinned, wanted: Wanted) -> Result<Wish, Refusal> {
-    let Wanted { filter, community_id, after, before, until, reason, .. } = wanted;
-    let (role, now_ns) = (&user.role, time::now_ns());
-    let (mut after_ns, before_ns) = (point("after", &after)?, point("before", &before)?);
-    let until_ns = until.map(|until| point("until", &until)).transpose()?;
-    if after_ns >= before_ns {
-        return Err(Refusal::question(
-            "before is not later than after: the span has no time in it",
-        ));
-    }
-    if before_ns > now_ns.saturating_add(AHEAD_NS) {
-        return Err(Refusal::question("before: no more than a day from now"));
-    }
-    if until_ns.is_some_and(|until_ns| until_ns <= before_ns.max(now_ns)) {
-        return Err(Refusal::question("until: later than now, and than the end of the span"));
-    }
-    let reason = reason.trim();
-    if reason.is_empty() || reason.len() > REASON {
-        return Err(Refusal::question(format!("reason: 1 to {REASON} bytes of text")));
-    }
-    if filter.len() > FILTER {
-        return Err(Refusal::question(format!("filter: {FILTER} bytes at most")));
-    }
+    let role = &user.role;
+    let Sound { span, until_ns, filter, community_id, reason } =
+        wanted.check(time::now_ns()).map_err(Refusal::question)?;
+    let Span { mut after_ns, before_ns } = span;
     if let Some(oldest_ns) = oldest(role) {
         if oldest_ns >= before_ns {
             let text = format!("your role reaches back to {} alone", time::show(oldest_ns));
@@ -491,7 +444,6 @@ fn wish(user: &User, pinned: &Pinned, wanted: Wanted) -> Result<Wish, Refusal> {
         }
         after_ns = after_ns.max(oldest_ns);
     }
-    let community_id = flow(community_id.as_deref())?;
     let ceiling = role.filter.clone();
     let question = Question { filter, ceiling, community_id, ..Question::default() };
     let most = Most { packets: role.packets, bytes: role.bytes };
@@ -502,7 +454,7 @@ fn wish(user: &User, pinned: &Pinned, wanted: Wanted) -> Result<Wish, Refusal> {
         after: Time(after_ns),
         before: Time(before_ns),
         until: until_ns.map(Time),
-        reason: reason.to_owned(),
+        reason,
         rule: None,
         order: Some(Order { by: user.name.clone(), most }),
     })
@@ -585,10 +537,11 @@ mod tests {
 
     use tapdeck_evidence::{self as evidence, Most, Order, Question, Time};
 
-    use super::{Pinned, Wanted, may_see, wish};
+    use super::{Pinned, may_see, wish};
     use crate::access::{Kind, Role, User};
     use crate::config::Pins;
     use crate::time;
+    use crate::wanted::Wanted;
 
     const HOUR_NS: i64 = 3_600_000_000_000;
 
