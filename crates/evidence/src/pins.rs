@@ -375,6 +375,8 @@ impl PinStore {
         let mut account = Account::of(&storage, question.span(), &mut watch)?;
         let name = format!("part-{:05}.pcapng", pin.files.len() + 1);
         let path = self.packets_of(number).join(&name);
+        // Who reads a pin's packets meanwhile is to find whole files.
+        let draft = self.place(number).join(&name);
         let free_bytes = match self.refuse_where_full(self.budget()?) {
             Err(Error::Full { .. }) => 0,
             room => room?,
@@ -384,21 +386,24 @@ impl PinStore {
         let copied = {
             let mut options = OpenOptions::new();
             let options = options.write(true).create(true).truncate(true).mode(0o640);
-            let mut file = options.open(&path).map_err(Error::io("write", &path))?;
-            copy::copy(&storage, &question, (&mut file, &path), most, &mut watch)
+            let mut file = options.open(&draft).map_err(Error::io("write", &draft))?;
+            copy::copy(&storage, &question, (&mut file, &draft), most, &mut watch)
         };
         let copied = match copied {
             Ok(copied) => copied,
             Err(e) => {
-                let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(&draft);
                 let is_own = matches!(e, Error::TooMuch { .. }) || room.bytes < free_bytes;
                 return if is_full(&e) { self.give_up(number, is_own, watch) } else { Err(e) };
             }
         };
         if copied.packets == 0 {
-            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            // What a process that was killed had not taken down yet.
+            let _ = fs::remove_file(&path);
+            fs::remove_file(&draft).map_err(Error::io("remove", &draft))?;
         } else {
-            sync_parent(&path).map_err(Error::io("write", &path))?;
+            let moved = fs::rename(&draft, &path).and_then(|()| sync_parent(&path));
+            moved.map_err(Error::io("write", &path))?;
         }
         let Copied { packets, bytes, sha256, times, interfaces, clock_steps, faults } = copied;
         for fault in faults {

@@ -249,7 +249,14 @@ fn whoever_stops_it_leaves_a_pin_as_it_was() {
     let pin = pins.add(case.wish(75, 65)).unwrap();
     assert!(matches!(pins.advance(1, || false), Err(Error::Stopped)));
     assert_eq!(pins.pin(1).unwrap(), pin);
-    assert_eq!(pins.advance(1, || true).unwrap().packets, 10);
+    let files = || fs::read_dir(pins.packets_of(1)).unwrap().count();
+    let mut most = 0;
+    let done = pins.advance(1, || {
+        most = most.max(files());
+        true
+    });
+    assert_eq!(done.unwrap().packets, 10);
+    assert_eq!((most, files()), (0, 1), "no file is there before it is whole");
 }
 
 #[test]
@@ -357,7 +364,7 @@ fn a_budget_that_cannot_be_told_for_a_moment_ends_no_pin() {
     let pins = case.pins(1 << 20);
     let pin = pins.add(case.wish(75, 65)).unwrap();
     bury(pins.dir(), case.dir.path());
-    let part = pins.packets_of(1).join("part-00001.pcapng");
+    let part = pins.place(1).join("part-00001.pcapng");
     let failed = pins.advance(1, || {
         if part.exists() {
             let _ = fs::remove_dir_all(pins.dir().join("x"));
@@ -474,7 +481,7 @@ fn a_pin_that_is_removed_while_it_is_copied_ends_so_and_is_no_fault() {
     let case = Case::new(4, 60);
     let pins = case.pins(1 << 20);
     pins.add(case.wish(95, 65)).unwrap();
-    let part = pins.packets_of(1).join("part-00001.pcapng");
+    let part = pins.place(1).join("part-00001.pcapng");
     let mut asked = 0;
     let watch = || {
         if part.exists() {
