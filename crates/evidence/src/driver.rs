@@ -18,8 +18,8 @@ pub struct Driver {
 
 impl Driver {
     /// Copies what is due, of the pins that `takes` says yes to, and tells of each that it is done,
-    /// or why it could not be copied. Returns when there is more to do; `None` where there will not
-    /// be. `watch` ends it by `false`.
+    /// or why it could not be copied or read. Returns when there is more to do; `None` where there
+    /// will not be. `watch` ends it by `false`.
     ///
     /// # Errors
     /// If the directory cannot be read.
@@ -33,18 +33,19 @@ impl Driver {
         let mut next = None;
         for number in pins.numbers()? {
             let pin = match pins.pin(number) {
-                Ok(pin) if takes(&pin) => pin,
+                Ok(pin) if takes(&pin) => Ok(pin),
                 // It is somebody else's, or was removed meanwhile.
                 Ok(_) | Err(Error::NoPin { .. }) => continue,
-                Err(e) => return Err(e),
+                Err(e) => Err(e),
             };
-            let Some(due) = pin.due().map(|due| due.max(self.retry(number))) else { continue };
+            let due = pin.as_ref().map_or(Some(Time(i64::MIN)), Pin::due);
+            let Some(due) = due.map(|due| due.max(self.retry(number))) else { continue };
             if due > Time::now() {
                 next = Some(earlier(next, due));
                 continue;
             }
             self.failed.retain(|(failed, _)| *failed != number);
-            match pins.advance(number, &mut watch) {
+            match pin.and_then(|_| pins.advance(number, &mut watch)) {
                 Ok(pin) if pin.state == State::Open => {
                     next = Some(earlier(next, pin.due().unwrap_or(due)));
                 }
@@ -53,7 +54,7 @@ impl Driver {
                 Err(Error::NoPin { .. }) => {}
                 Err(e) => {
                     told(number, Err(e));
-                    if pins.pin(number).is_ok() {
+                    if !matches!(pins.pin(number), Err(Error::NoPin { .. })) {
                         let again = Time::now().plus(RETRY_NS);
                         self.failed.push((number, again));
                         next = Some(earlier(next, again));

@@ -48,6 +48,11 @@ pub enum Error {
         "{dir} belongs to the user with the number {uid}, who alone changes pins there: run this as that user (runuser -u NAME -- tapdeck ...)"
     )]
     NotOurs { dir: PathBuf, uid: u32 },
+    /// somebody else changes pins, or keeps the lock
+    #[error(
+        "pins in {dir} are being changed by another process for longer than 5 s: try again, or end that"
+    )]
+    Busy { dir: PathBuf },
     /// somebody asked for the end
     #[error("stopped by a signal before all was read")]
     Stopped,

@@ -11,14 +11,16 @@
 //! are not in the pin; in the end the whole span is counted, and that is told.
 //!
 //! Two locks: who changes what pins say holds one for a moment; who copies holds the other, so
-//! that one copies at a time and the budget holds.
+//! that one copies at a time and the budget holds. Nobody but the directory's user can take them.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Access, FlockOperation, access, flock};
 use rustix::io::Errno;
@@ -29,7 +31,7 @@ use tapdeck_store::io::{Directory, Storage};
 
 use crate::account::Account;
 use crate::bundle::{Clock, FileEntry, Interface};
-use crate::copy::{Copied, Most, Question, copy, count};
+use crate::copy::{self, Copied, Most, Question, count};
 use crate::error::Error;
 use crate::pin::{self, Order, PACKETS, Pin, State, Wish, replace, sync_parent};
 use crate::time::Time;
@@ -40,6 +42,8 @@ pub const BUDGET: u64 = 10 << 30;
 const SETTINGS: &str = "settings.json";
 const LOCK: &str = ".lock";
 const COPY_LOCK: &str = ".lock-copy";
+/// How long whoever wants a change waits for others that change pins.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// What is kept free of the budget for what is told of pins.
 const RESERVE: u64 = 64 << 10;
 
@@ -49,6 +53,9 @@ struct Settings {
     budget_bytes: u64,
     next: u64,
 }
+
+/// The number of a pin, and the pin, or why it cannot be read.
+type Numbered = (u64, Result<Pin, Error>);
 
 /// A directory of pins.
 #[derive(Clone, Debug)]
@@ -78,13 +85,15 @@ impl PinStore {
             _ => {}
         }
         let pins = Self { dir: dir.to_owned() };
-        let _lock = pins.lock(LOCK, || true)?;
-        let before = pins.settings();
-        let next = before.as_ref().map_or(1, |settings| settings.next);
-        let old = before.as_ref().map(|settings| settings.budget_bytes).ok();
-        if budget_bytes.is_some() || old.is_none() {
-            let budget_bytes = budget_bytes.or(old).unwrap_or(BUDGET);
-            pins.set(Settings { budget_bytes, next })?;
+        let _lock = pins.lock_to_change()?;
+        let before = match pins.settings() {
+            Err(e) if is_not_found(&e) => None,
+            settings => Some(settings?),
+        };
+        if budget_bytes.is_some() || before.is_none() {
+            let Settings { budget_bytes: old, next } =
+                before.unwrap_or(Settings { budget_bytes: BUDGET, next: 1 });
+            pins.set(Settings { budget_bytes: budget_bytes.unwrap_or(old), next })?;
         }
         Ok(pins)
     }
@@ -92,11 +101,13 @@ impl PinStore {
     /// Opens a directory of pins that is there.
     ///
     /// # Errors
-    /// If it is none.
+    /// [`Error::NoPins`] if it is none; and what the file system says.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let pins = Self { dir: dir.to_owned() };
-        pins.settings().map_err(|_| Error::NoPins(dir.to_owned()))?;
-        Ok(pins)
+        match pins.settings() {
+            Err(e) if is_not_found(&e) => Err(Error::NoPins(dir.to_owned())),
+            settings => settings.map(|_| pins),
+        }
     }
 
     pub fn dir(&self) -> &Path {
@@ -132,9 +143,12 @@ impl PinStore {
             let mut bytes = 0;
             for entry in fs::read_dir(dir)? {
                 let entry = entry?;
-                match entry.metadata() {
-                    Ok(meta) if meta.is_dir() => bytes += under(&entry.path())?,
-                    Ok(meta) => bytes += meta.len(),
+                let size = entry.metadata().and_then(|meta| {
+                    if meta.is_dir() { under(&entry.path()) } else { Ok(meta.len()) }
+                });
+                match size {
+                    Ok(size) => bytes += size,
+                    // It was removed meanwhile.
                     Err(e) if e.kind() == ErrorKind::NotFound => {}
                     Err(e) => return Err(e),
                 }
@@ -155,7 +169,7 @@ impl PinStore {
                 .map_err(|e| Error::io("write into", dir)(e.into()))
         };
         match refuse_others(dir) {
-            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            Err(e) if is_not_found(&e) => {
                 let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
                 can_write(parent.unwrap_or(Path::new(".")))
             }
@@ -168,8 +182,10 @@ impl PinStore {
         refuse_others(&self.dir)?;
         let path = self.dir.join(name);
         let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false).mode(0o640);
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).map_err(Error::io("write", &path))?;
+        // Whoever can open the file can keep the lock, and earlier versions let the group read it.
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(Error::io("change", &path))?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(file),
@@ -179,6 +195,15 @@ impl PinStore {
                 }
                 Err(e) => return Err(Error::io("lock", &path)(e.into())),
             }
+        }
+    }
+
+    /// Takes the lock of who changes what pins say, as soon as nobody has it.
+    fn lock_to_change(&self) -> Result<File, Error> {
+        let deadline = Instant::now() + PATIENCE;
+        match self.lock(LOCK, || Instant::now() < deadline) {
+            Err(Error::Stopped) => Err(Error::Busy { dir: self.dir.clone() }),
+            lock => lock,
         }
     }
 
@@ -198,26 +223,18 @@ impl PinStore {
     /// [`Error::NoPin`] where there is none of that number.
     pub fn pin(&self, number: u64) -> Result<Pin, Error> {
         match Pin::read(&self.place(number)) {
-            Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                Err(Error::NoPin { number, dir: self.dir.clone() })
-            }
+            Err(e) if is_not_found(&e) => Err(Error::NoPin { number, dir: self.dir.clone() }),
             pin => pin,
         }
     }
 
-    /// Returns all pins, by their numbers.
+    /// Returns all pins, by their numbers, or why one cannot be read.
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub fn list(&self) -> Result<Vec<Pin>, Error> {
-        let mut pins = Vec::new();
-        for number in self.numbers()? {
-            match self.pin(number) {
-                Err(Error::NoPin { .. }) => {}
-                pin => pins.push(pin?),
-            }
-        }
-        Ok(pins)
+    pub fn list(&self) -> Result<Vec<Numbered>, Error> {
+        let pins = self.numbers()?.into_iter().map(|number| (number, self.pin(number)));
+        Ok(pins.filter(|(_, pin)| !matches!(pin, Err(Error::NoPin { .. }))).collect())
     }
 
     /// Returns the numbers of all pins, also of one that is being made or removed.
@@ -237,11 +254,13 @@ impl PinStore {
     /// Makes a pin, of which nothing is copied yet; those whose time is over go first.
     ///
     /// # Errors
-    /// [`Error::Full`] where the budget has no room for another.
+    /// [`Error::Full`] where the budget has no room for another; [`Error::Busy`].
     pub fn add(&self, wish: Wish) -> Result<Pin, Error> {
-        let _lock = self.lock(LOCK, || true)?;
+        let _lock = self.lock_to_change()?;
         let now = Time::now();
-        for pin in self.list()? {
+        let last = self.numbers()?.last().copied().unwrap_or(0);
+        // One that cannot be read stays.
+        for pin in self.list()?.into_iter().filter_map(|(_, pin)| pin.ok()) {
             if pin.state != State::Open && pin.until.is_some_and(|until| until <= now) {
                 self.remove_locked(pin.number)?;
             }
@@ -249,13 +268,15 @@ impl PinStore {
         self.sweep()?;
         let settings = self.settings()?;
         self.refuse_where_full(settings.budget_bytes)?;
-        let number = settings.next;
+        let number = settings.next.max(last + 1);
         self.set(Settings { next: number + 1, ..settings })?;
         let pin = Pin::new(number, wish);
         let place = self.place(number);
         let mut builder = DirBuilder::new();
-        builder.mode(0o750).recursive(true);
-        builder.create(place.join(PACKETS)).map_err(Error::io("make", &place))?;
+        builder.mode(0o750);
+        for dir in [&place, &place.join(PACKETS)] {
+            builder.create(dir).map_err(Error::io("make", dir))?;
+        }
         pin.write(&place)?;
         sync_parent(&place).map_err(Error::io("write", &self.dir))?;
         Ok(pin)
@@ -266,7 +287,8 @@ impl PinStore {
     fn sweep(&self) -> Result<(), Error> {
         for number in self.numbers()? {
             let place = self.place(number);
-            if !place.join(pin::FILE).exists() {
+            let file = place.join(pin::FILE);
+            if !file.try_exists().map_err(Error::io("read", &file))? {
                 fs::remove_dir_all(&place).map_err(Error::io("remove", &place))?;
             }
         }
@@ -287,7 +309,7 @@ impl PinStore {
     /// # Errors
     /// [`Error::NoPin`]; as [`PinStore::add`]; and what the file system says.
     pub fn extend(&self, number: u64, before: Time) -> Result<Pin, Error> {
-        let lock = self.lock(LOCK, || true)?;
+        let lock = self.lock_to_change()?;
         let mut pin = self.pin(number)?;
         if before <= pin.before {
             return Ok(pin);
@@ -307,9 +329,9 @@ impl PinStore {
     /// Removes a pin and its packets.
     ///
     /// # Errors
-    /// [`Error::NoPin`]; and what the file system says.
+    /// [`Error::NoPin`]; [`Error::Busy`]; and what the file system says.
     pub fn remove(&self, number: u64) -> Result<Pin, Error> {
-        let _lock = self.lock(LOCK, || true)?;
+        let _lock = self.lock_to_change()?;
         let pin = self.pin(number)?;
         self.remove_locked(number)?;
         Ok(pin)
@@ -328,39 +350,60 @@ impl PinStore {
     ///
     /// # Errors
     /// [`Error::Full`] where the budget has no room for the first packets: the pin is refused, and
-    /// gone. Else as a query, and what the file system says.
+    /// gone. [`Error::NoPin`] where somebody has removed it meanwhile. Else as a query, and what
+    /// the file system says.
     pub fn advance(&self, number: u64, mut watch: impl FnMut() -> bool) -> Result<Pin, Error> {
         let _copying = self.lock(COPY_LOCK, &mut watch)?;
+        let file = self.place(number).join(pin::FILE);
+        let is_there = || !matches!(file.try_exists(), Ok(false));
+        match self.copy(number, || watch() && is_there()) {
+            Err(e) if !matches!(e, Error::Full { .. }) && !is_there() => {
+                Err(Error::NoPin { number, dir: self.dir.clone() })
+            }
+            advanced => advanced,
+        }
+    }
+
+    fn copy(&self, number: u64, mut watch: impl FnMut() -> bool) -> Result<Pin, Error> {
         let now = Time::now();
         let pin = self.pin(number)?;
         if pin.state != State::Open || pin.upto(now) <= pin.reached {
-            return self.finish(number, None);
+            return self.finish(number, None, watch);
         }
         let question = pin.part(now);
         let storage: Arc<dyn Storage> = Arc::new(Directory::new(&pin.store));
         let mut account = Account::of(&storage, question.span(), &mut watch)?;
         let name = format!("part-{:05}.pcapng", pin.files.len() + 1);
         let path = self.packets_of(number).join(&name);
-        let (free_bytes, room) = (self.refuse_where_full(self.budget()?).unwrap_or(0), pin.room());
+        // Who reads a pin's packets meanwhile is to find whole files.
+        let draft = self.place(number).join(&name);
+        let free_bytes = match self.refuse_where_full(self.budget()?) {
+            Err(Error::Full { .. }) => 0,
+            room => room?,
+        };
+        let room = pin.room();
         let most = Most { bytes: free_bytes.min(room.bytes), ..room };
         let copied = {
             let mut options = OpenOptions::new();
             let options = options.write(true).create(true).truncate(true).mode(0o640);
-            let mut file = options.open(&path).map_err(Error::io("write", &path))?;
-            copy(&storage, &question, (&mut file, &path), most, &mut watch)
+            let mut file = options.open(&draft).map_err(Error::io("write", &draft))?;
+            copy::copy(&storage, &question, (&mut file, &draft), most, &mut watch)
         };
         let copied = match copied {
             Ok(copied) => copied,
             Err(e) => {
-                let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(&draft);
                 let is_own = matches!(e, Error::TooMuch { .. }) || room.bytes < free_bytes;
-                return if is_full(&e) { self.give_up(number, is_own) } else { Err(e) };
+                return if is_full(&e) { self.give_up(number, is_own, watch) } else { Err(e) };
             }
         };
         if copied.packets == 0 {
-            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
+            // What a process that was killed had not taken down yet.
+            let _ = fs::remove_file(&path);
+            fs::remove_file(&draft).map_err(Error::io("remove", &draft))?;
         } else {
-            sync_parent(&path).map_err(Error::io("write", &path))?;
+            let moved = fs::rename(&draft, &path).and_then(|()| sync_parent(&path));
+            moved.map_err(Error::io("write", &path))?;
         }
         let Copied { packets, bytes, sha256, times, interfaces, clock_steps, faults } = copied;
         for fault in faults {
@@ -369,7 +412,7 @@ impl PinStore {
         if question.before >= Some(pin.before) && pin.reached > pin.after {
             // Retention may have taken what is pinned, so that there are fewer now.
             let all = Question { after: Some(pin.after), ..question.clone() };
-            let late = count(&storage, &all, watch)?.saturating_sub(pin.packets + packets);
+            let late = count(&storage, &all, &mut watch)?.saturating_sub(pin.packets + packets);
             if late > 0 {
                 account.add_fault(format!(
                     "not pinned, as on disk after the packets of their time were copied: {}",
@@ -380,15 +423,18 @@ impl PinStore {
         let clock = Clock::of(&*storage, &question, clock_steps)?;
         let file = (packets > 0).then_some(FileEntry { name, bytes, sha256 });
         let reached = question.before.unwrap_or(now);
-        self.finish(
-            number,
-            Some(Part { packets, file, times, interfaces, account, clock, reached }),
-        )
+        let part = Part { packets, file, times, interfaces, account, clock, reached };
+        self.finish(number, Some(part), watch)
     }
 
     /// Takes down what was copied, and whether that was all.
-    fn finish(&self, number: u64, part: Option<Part>) -> Result<Pin, Error> {
-        let _lock = self.lock(LOCK, || true)?;
+    fn finish(
+        &self,
+        number: u64,
+        part: Option<Part>,
+        watch: impl FnMut() -> bool,
+    ) -> Result<Pin, Error> {
+        let _lock = self.lock(LOCK, watch)?;
         let mut pin = self.pin(number)?;
         if pin.state != State::Open {
             return Ok(pin);
@@ -419,8 +465,13 @@ impl PinStore {
     /// Ends a pin that has no more room, of the budget's or its own. Where nothing is copied yet it
     /// is refused: it is gone, but for one that was asked for from afar, by somebody who does not
     /// wait for it and is told by what stays of it.
-    fn give_up(&self, number: u64, is_own: bool) -> Result<Pin, Error> {
-        let _lock = self.lock(LOCK, || true)?;
+    fn give_up(
+        &self,
+        number: u64,
+        is_own: bool,
+        watch: impl FnMut() -> bool,
+    ) -> Result<Pin, Error> {
+        let _lock = self.lock(LOCK, watch)?;
         let mut pin = self.pin(number)?;
         let (used_bytes, budget_bytes) = (self.used()?, self.budget()?);
         if pin.files.is_empty() && pin.order.is_none() {
@@ -456,6 +507,11 @@ struct Part {
     account: Account,
     clock: Clock,
     reached: Time,
+}
+
+/// Returns whether an error says that a file or a directory is not there.
+fn is_not_found(error: &Error) -> bool {
+    matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound)
 }
 
 /// Returns whether an error says that there is no room: by the budget, of the pin, on the disk.

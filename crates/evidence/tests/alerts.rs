@@ -56,7 +56,12 @@ impl Case {
     /// Returns the spans of all pins, in seconds.
     fn spans(&self) -> Vec<(i64, i64)> {
         let span = |pin: &Pin| ((pin.after.0 - T0) / SECOND, (pin.before.0 - T0) / SECOND);
-        self.pins.list().expect("pins").iter().map(span).collect()
+        self.pins().iter().map(span).collect()
+    }
+
+    fn pins(&self) -> Vec<Pin> {
+        let pins = self.pins.list().expect("pins").into_iter();
+        pins.map(|(_, pin)| pin.expect("a pin")).collect()
     }
 }
 
@@ -74,8 +79,7 @@ fn a_burst_of_ten_thousand_alerts_is_a_pin_for_each_flow() {
     assert!(pin.question.inner && pin.question.filter.contains("port 80 and port 1000"));
     assert!(pin.reason.contains("all: 7 ET MALWARE y"), "{}", pin.reason);
     // The next process knows which flows have a pin.
-    let pins = case.pins.list().expect("pins");
-    case.merger = Merger::new(rules(PLAIN), &pins, Time(T0));
+    case.merger = Merger::new(rules(PLAIN), &case.pins(), Time(T0));
     assert_eq!(case.take(&alert(5, 1001)), Decision::Merged);
     assert_eq!(case.spans().len(), 5);
 }

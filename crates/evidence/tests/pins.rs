@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use common::{Made, SECOND, made, packets_of, question, recorders, segment};
@@ -59,6 +60,11 @@ impl Case {
     }
 }
 
+/// Returns the pins of a directory, all of which can be read.
+fn all(pins: &PinStore) -> Vec<Pin> {
+    pins.list().unwrap().into_iter().map(|(_, pin)| pin.unwrap()).collect()
+}
+
 fn times(pins: &PinStore, pin: &Pin) -> Vec<i64> {
     let paths = pin.files.iter().map(|file| pins.packets_of(pin.number).join(&file.name));
     paths.flat_map(|path| packets_of(&path)).map(|(time, _)| time).collect()
@@ -94,7 +100,7 @@ fn a_pin_has_its_packets_and_outlives_the_store() {
     pins.remove(1).unwrap();
     assert!(matches!(pins.pin(1), Err(Error::NoPin { .. })));
     assert!(!pins.place(1).exists());
-    assert_eq!(pins.list().unwrap(), vec![]);
+    assert_eq!(all(&pins), vec![]);
 }
 
 #[test]
@@ -187,7 +193,7 @@ fn a_full_budget_refuses_and_evicts_nothing() {
     let refused = pins.advance(2, || true).unwrap_err();
     assert!(matches!(refused, Error::Full { .. }), "{refused}");
     assert!(!pins.place(2).exists(), "nothing of it is left");
-    assert_eq!(pins.list().unwrap(), vec![first.clone()]);
+    assert_eq!(all(&pins), vec![first.clone()]);
     assert_eq!(times(&pins, &first).len(), 50);
 
     // A budget that is full later ends a pin, which keeps what it has and says so.
@@ -213,10 +219,10 @@ fn a_pin_goes_when_its_time_is_over_and_numbers_do_not_come_again() {
     let over = Wish { until: Some(Time(case.now_ns)), ..case.wish(70, 65) };
     pins.add(over).unwrap();
     assert_eq!(pins.advance(1, || true).unwrap().state, State::Done);
-    assert_eq!(pins.list().unwrap().len(), 1, "it goes when there is another");
+    assert_eq!(all(&pins).len(), 1, "it goes when there is another");
     let next = pins.add(case.wish(70, 65)).unwrap();
     assert_eq!(next.number, 2);
-    assert_eq!(pins.list().unwrap(), vec![next]);
+    assert_eq!(all(&pins), vec![next]);
     pins.remove(2).unwrap();
     assert_eq!(pins.add(case.wish(70, 65)).unwrap().number, 3);
     assert!(matches!(PinStore::open(Path::new("/nowhere")), Err(Error::NoPins(_))));
@@ -233,7 +239,7 @@ fn what_a_killed_process_left_of_a_pin_goes_with_the_next() {
     fs::write(left.join("part-00001.pcapng"), vec![0; 80 << 10]).unwrap();
     let next = pins.add(case.wish(70, 65)).unwrap();
     assert!(!pins.place(7).exists(), "it is gone");
-    assert_eq!(pins.list().unwrap(), vec![kept, next]);
+    assert_eq!(all(&pins), vec![kept, next]);
 }
 
 #[test]
@@ -243,7 +249,14 @@ fn whoever_stops_it_leaves_a_pin_as_it_was() {
     let pin = pins.add(case.wish(75, 65)).unwrap();
     assert!(matches!(pins.advance(1, || false), Err(Error::Stopped)));
     assert_eq!(pins.pin(1).unwrap(), pin);
-    assert_eq!(pins.advance(1, || true).unwrap().packets, 10);
+    let files = || fs::read_dir(pins.packets_of(1)).unwrap().count();
+    let mut most = 0;
+    let done = pins.advance(1, || {
+        most = most.max(files());
+        true
+    });
+    assert_eq!(done.unwrap().packets, 10);
+    assert_eq!((most, files()), (0, 1), "no file is there before it is whole");
 }
 
 #[test]
@@ -282,7 +295,7 @@ fn a_pin_for_somebody_afar_keeps_to_what_they_may_have() {
         assert!(full.account.faults[0].contains(says), "{:?}", full.account.faults);
         assert_eq!(fs::read_dir(pins.packets_of(number)).unwrap().count(), 0);
     }
-    assert_eq!(pins.list().unwrap().len(), 3);
+    assert_eq!(all(&pins).len(), 3);
 }
 
 #[test]
@@ -304,7 +317,7 @@ fn a_driver_copies_what_it_takes_and_says_when_there_is_more() {
     assert_eq!(done, [(2, true)]);
     let wait_ns = next.unwrap().0 - Time::now().0;
     assert!((50 * SECOND..70 * SECOND).contains(&wait_ns), "{wait_ns}");
-    let states: Vec<State> = pins.list().unwrap().iter().map(|pin| pin.state).collect();
+    let states: Vec<State> = all(&pins).iter().map(|pin| pin.state).collect();
     assert_eq!(states, [State::Open, State::Done, State::Open]);
 
     // One that cannot be copied waits, and keeps no other waiting.
@@ -334,5 +347,150 @@ fn the_user_whose_the_directory_is_changes_pins_and_nobody_else() {
     assert!(is_refused(pins.remove(1)));
     assert!(matches!(PinStore::make(pins.dir(), None), Err(Error::NotOurs { .. })));
     assert!(matches!(PinStore::check(pins.dir()), Err(Error::NotOurs { .. })));
-    assert_eq!(pins.list().unwrap().len(), 1, "who may read may look");
+    assert_eq!(all(&pins).len(), 1, "who may read may look");
+}
+
+/// Makes directories below one, so deep that the path of the last cannot be read.
+fn bury(root: &Path, spare: &Path) {
+    let deep = |from: &Path| (0..10).fold(from.join("x"), |path, _| path.join("d".repeat(250)));
+    fs::create_dir_all(deep(root)).unwrap();
+    fs::create_dir_all(deep(spare)).unwrap();
+    fs::rename(spare.join("x"), deep(root).join("x")).unwrap();
+}
+
+#[test]
+fn a_budget_that_cannot_be_told_for_a_moment_ends_no_pin() {
+    let case = Case::new(2, 60);
+    let pins = case.pins(1 << 20);
+    let pin = pins.add(case.wish(75, 65)).unwrap();
+    bury(pins.dir(), case.dir.path());
+    let part = pins.place(1).join("part-00001.pcapng");
+    let failed = pins.advance(1, || {
+        if part.exists() {
+            let _ = fs::remove_dir_all(pins.dir().join("x"));
+        }
+        true
+    });
+    assert!(matches!(failed, Err(Error::Io { what: "read", .. })), "{failed:?}");
+    assert_eq!(pins.pin(1).unwrap(), pin);
+    fs::remove_dir_all(pins.dir().join("x")).unwrap();
+    assert_eq!(pins.advance(1, || true).unwrap().packets, 10);
+}
+
+#[test]
+fn what_is_used_can_be_told_while_pins_go() {
+    let case = Case::new(1, 60);
+    let pins = case.pins(1 << 20);
+    std::thread::scope(|scope| {
+        let going = scope.spawn(|| {
+            for number in (1..=20).cycle().take(2_000) {
+                fs::create_dir(pins.place(number)).unwrap();
+                fs::remove_dir(pins.place(number)).unwrap();
+            }
+        });
+        while !going.is_finished() {
+            pins.used().unwrap();
+        }
+    });
+}
+
+#[test]
+fn somebody_who_keeps_the_lock_keeps_nobody_waiting_without_end() {
+    let case = Case::new(1, 60);
+    let pins = case.pins(1 << 20);
+    let pin = pins.add(case.wish(70, 65)).unwrap();
+    let path = pins.dir().join(".lock");
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600, "who may not open it cannot take it");
+    // One that an earlier version has made.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    pins.add(case.wish(70, 65)).unwrap();
+    assert_eq!(mode(), 0o600);
+
+    let held = File::open(&path).unwrap();
+    held.lock().unwrap();
+    let is_busy = |result: Result<(), Error>| matches!(result, Err(Error::Busy { .. }));
+    let later = Time(case.now_ns);
+    std::thread::scope(|scope| {
+        let tries = [
+            scope.spawn(|| pins.add(case.wish(70, 65)).map(drop)),
+            scope.spawn(|| pins.remove(1).map(drop)),
+            scope.spawn(|| pins.extend(1, later).map(drop)),
+            scope.spawn(|| PinStore::make(pins.dir(), None).map(drop)),
+        ];
+        assert!(tries.into_iter().all(|tried| is_busy(tried.join().unwrap())));
+    });
+    // What was copied is written down as soon as that can be, or its maker asks for the end.
+    let mut asked = 0;
+    let stopped = pins.advance(1, || {
+        asked += 1;
+        asked < 100
+    });
+    assert!(matches!(stopped, Err(Error::Stopped)), "{stopped:?}");
+    assert_eq!(pins.pin(1).unwrap(), pin);
+    drop(held);
+    assert_eq!(pins.advance(1, || true).unwrap().state, State::Done);
+}
+
+#[test]
+fn settings_that_are_damaged_or_lost_give_no_number_twice() {
+    let case = Case::new(1, 60);
+    let pins = case.pins(1 << 20);
+    let first = pins.add(case.wish(70, 65)).unwrap();
+    let settings = pins.dir().join("settings.json");
+    fs::write(&settings, "{").unwrap();
+    let refused = PinStore::make(pins.dir(), Some(1 << 30)).unwrap_err();
+    assert!(matches!(refused, Error::Io { what: "read", .. }), "{refused}");
+    assert_eq!(fs::read_to_string(&settings).unwrap(), "{", "nothing is written over it");
+    let refused = PinStore::open(pins.dir()).unwrap_err();
+    assert!(matches!(refused, Error::Io { what: "read", .. }), "there are pins: {refused}");
+
+    fs::remove_file(&settings).unwrap();
+    assert!(matches!(PinStore::open(pins.dir()), Err(Error::NoPins(_))));
+    let pins = PinStore::make(pins.dir(), None).unwrap();
+    assert_eq!(pins.add(case.wish(70, 65)).unwrap().number, 2);
+    assert_eq!(pins.pin(1).unwrap(), first);
+    // Settings of long ago.
+    fs::write(&settings, r#"{"budget_bytes":1048576,"next":1}"#).unwrap();
+    assert_eq!(pins.add(case.wish(70, 65)).unwrap().number, 3);
+    assert_eq!(pins.pin(1).unwrap(), first);
+}
+
+#[test]
+fn a_pin_that_cannot_be_read_keeps_no_other_from_being_made_copied_or_listed() {
+    let case = Case::new(2, 60);
+    let pins = case.pins(1 << 20);
+    pins.add(case.wish(75, 65)).unwrap();
+    fs::write(pins.place(1).join("pin.json"), "{").unwrap();
+    assert_eq!(pins.add(case.wish(75, 65)).unwrap().number, 2);
+    let mut driver = Driver::default();
+    let mut done = Vec::new();
+    let told = |number, outcome: Result<&Pin, Error>| done.push((number, outcome.is_ok()));
+    let next = driver.drive(&pins, |_| true, told, || true).unwrap();
+    assert_eq!(done, [(1, false), (2, true)]);
+    let told = |number, _: Result<&Pin, Error>| panic!("pin {number} was to wait");
+    assert_eq!(driver.drive(&pins, |_| true, told, || true).unwrap(), next);
+    let listed = pins.list().unwrap();
+    let listed: Vec<_> = listed.iter().map(|(number, pin)| (*number, pin.is_ok())).collect();
+    assert_eq!(listed, [(1, false), (2, true)]);
+    pins.remove(2).unwrap();
+}
+
+#[test]
+fn a_pin_that_is_removed_while_it_is_copied_ends_so_and_is_no_fault() {
+    let case = Case::new(4, 60);
+    let pins = case.pins(1 << 20);
+    pins.add(case.wish(95, 65)).unwrap();
+    let part = pins.place(1).join("part-00001.pcapng");
+    let mut asked = 0;
+    let watch = || {
+        if part.exists() {
+            pins.remove(1).unwrap();
+            asked += 1;
+        }
+        true
+    };
+    let told = |number, _: Result<&Pin, Error>| panic!("pin {number} is told of");
+    let next = Driver::default().drive(&pins, |_| true, told, watch).unwrap();
+    assert_eq!((next, asked), (None, 1));
 }

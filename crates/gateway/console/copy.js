@@ -1,7 +1,7 @@
-// The question as a command for a terminal.
+// Packets that leave the page: as a download, or by the question as a command for a terminal.
 
-import { address, token } from "./ask.js";
-import { find } from "./page.js";
+import { address, ask, token } from "./ask.js";
+import { find, make } from "./page.js";
 
 // Returns a word that a shell takes as it is.
 export const quote = (text) =>
@@ -21,6 +21,26 @@ export function wiresharkLine(question) {
   else if (location.protocol === "https:") words.push("--cert you.pem --key you.key");
   words.push(quote(address("packets", question)), "|", "wireshark", "-k", "-i", "-");
   return words.join(" ");
+}
+
+// Has what a link leads to downloaded with a token, which a link cannot show: through the page's
+// memory.
+export async function download(event, path, parameters, trouble) {
+  if (!token.get()) return;
+  event.preventDefault();
+  const link = event.currentTarget;
+  const text = link.textContent;
+  link.textContent = "Downloading …";
+  try {
+    const answer = await ask(path, parameters, { accept: "application/x-pcapng" });
+    const url = URL.createObjectURL(await answer.blob());
+    make("a", { href: url, download: link.download }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  } catch (error) {
+    trouble(error);
+  } finally {
+    link.textContent = text;
+  }
 }
 
 // Shows a command, and puts it on the clipboard where the browser allows that.

@@ -1,9 +1,9 @@
 // The page: what is asked stands in the address behind `#`, so that a view can be sent, and
 // everything that is shown follows from it.
 
-import { Latest, Refused, address, ask, askJson, token, watch } from "./ask.js";
+import { Latest, Refused, address, askJson, token, watch } from "./ask.js";
 import { onChoice, select, showChart, showNoChart } from "./chart.js";
-import { copy, queryLine, wiresharkLine } from "./copy.js";
+import { copy, download, queryLine, wiresharkLine } from "./copy.js";
 import { check } from "./filter.js";
 import { showHosts, showNoHosts } from "./hosts.js";
 import { showNoPackets, showPackets } from "./packets.js";
@@ -230,25 +230,6 @@ async function start() {
   await load();
 }
 
-// A download with a token goes through the page's memory: a link cannot show who asks.
-async function download(event) {
-  if (!token.get()) return;
-  event.preventDefault();
-  const link = find("#download");
-  const text = link.textContent;
-  link.textContent = "Downloading …";
-  try {
-    const answer = await ask("packets", question(), { accept: "application/x-pcapng" });
-    const url = URL.createObjectURL(await answer.blob());
-    make("a", { href: url, download: link.download }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 60_000);
-  } catch (error) {
-    trouble(error);
-  } finally {
-    link.textContent = text;
-  }
-}
-
 onChoice((after, before) => {
   const text = (ns) => (ns === null ? "" : showTime(ns));
   change({ after: text(after), before: text(before), open: "" });
@@ -290,7 +271,7 @@ find("#whole").addEventListener("click", () => {
   load();
 });
 find("#refresh").addEventListener("click", load);
-find("#download").addEventListener("click", download);
+find("#download").addEventListener("click", (event) => download(event, "packets", question(), trouble));
 find("#copy-query").addEventListener("click", () => copy(queryLine(store().directory, question())));
 find("#copy-wireshark").addEventListener("click", () => copy(wiresharkLine(question())));
 addEventListener("popstate", () => {

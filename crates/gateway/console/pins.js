@@ -1,7 +1,8 @@
 // Pins: packets that are kept from retention. They are listed for everybody, and made and removed
 // by who may, by a press of a button each: no address does anything.
 
-import { Latest, ask, askJson } from "./ask.js";
+import { Latest, address, ask, askJson } from "./ask.js";
+import { download } from "./copy.js";
 import { bytes, find, make, readTime, several, showTime, visible } from "./page.js";
 
 // How long it takes until it is asked again how far pins are that are under way, in milliseconds.
@@ -19,7 +20,10 @@ let mayPin = false;
 let asked = () => ({});
 // The pin that is asked about whether it is to be removed.
 let doubted = null;
-let shown = { pins: [] };
+// How many lists are asked for, one behind the other: each has a hundred pins at most.
+let lists = 1;
+const nothing = () => ({ pins: [], next: null, unread: [] });
+let shown = nothing();
 let timer;
 
 const WORDS = { open: "under way", done: "done", full: "no room for all of it" };
@@ -52,6 +56,18 @@ function remover(pin) {
     }));
 }
 
+// Returns the link by which the packets of a pin are downloaded.
+function downloader(pin) {
+  const [path, parameters] = [`pins/${pin.number}/packets`, { store }];
+  const trouble = (error) => (state.textContent = visible(error.message));
+  return make("a", {
+    class: "button",
+    href: address(path, parameters),
+    download: `${store}-pin-${pin.number}.pcapng`,
+    click: (event) => download(event, path, parameters, trouble),
+  }, `Download packets of pin ${pin.number}`);
+}
+
 function entry(pin) {
   const question = [pin.filter, pin.community_id && `flow ${pin.community_id}`, pin.ceiling && `within ${pin.ceiling}`];
   const what = question.filter(Boolean).map(visible).join(", ") || "every packet";
@@ -72,18 +88,34 @@ function entry(pin) {
       fact("Kept", pin.until ? `until ${short(pin.until)}` : "until it is removed"),
       fact("Made", `${showTime(readTime(pin.made), 0)} for ${visible(whose)}`)),
     lacks,
-    mayPin ? remover(pin) : null);
+    make("span", { class: "buttons" },
+      pin.packets ? downloader(pin) : null,
+      mayPin ? remover(pin) : null));
 }
 
 function show(told) {
   shown = told;
   const room = told.budget_bytes === null ? "" : `; ${bytes(told.used_bytes)} of ${bytes(told.budget_bytes)} are taken`;
-  find("#pins-count").textContent = several(told.pins.length, "pin");
-  state.textContent = told.pins.length ? `${several(told.pins.length, "pin")}${room}.` : `Nothing is pinned${room}.`;
+  const held = several(told.pins.length, "pin") + (told.next === null ? "" : ", and older ones");
+  find("#pins-count").textContent = held;
+  state.textContent = told.pins.length ? `${held}${room}.` : `Nothing is pinned${room}.`;
+  if (told.unread.length) state.textContent += ` Cannot be read: pin ${told.unread.join(", ")}.`;
+  find("#pins-more").hidden = told.next === null;
   // What somebody has opened stays open.
   const open = [...list.querySelectorAll("details[open]")].map((one) => one.closest("li").dataset.pin);
-  list.replaceChildren(...told.pins.toReversed().map(entry));
+  list.replaceChildren(...told.pins.map(entry));
   for (const number of open) list.querySelector(`[data-pin="${number}"] details`)?.setAttribute("open", "");
+}
+
+async function askPins(signal) {
+  const told = await askJson("pins", { store }, { signal });
+  for (let more = 1; more < lists && told.next !== null; more += 1) {
+    const older = await askJson("pins", { store, from: told.next }, { signal });
+    told.pins.push(...older.pins);
+    told.unread.push(...older.unread);
+    told.next = older.next;
+  }
+  return told;
 }
 
 async function load(said = "") {
@@ -92,21 +124,24 @@ async function load(said = "") {
   const signal = latest.begin();
   if (!shown.pins.length) state.textContent = "Asking …";
   try {
-    const told = await askJson("pins", { store }, { signal });
+    const told = await askPins(signal);
     const before = document.activeElement?.closest("[data-pin]")?.dataset.pin;
     show(told);
     if (before && !list.contains(document.activeElement)) {
       list.querySelector(`[data-pin="${before}"] button`)?.focus();
     }
     if (said) state.textContent = `${said} ${state.textContent}`;
-    if (told.pins.some((pin) => pin.state === "open")) {
-      timer = setInterval(() => {
-        // Who is asked something is not to find another button under the finger.
-        if (!document.hidden && place.open && doubted === null) load();
-      }, AGAIN);
-    }
   } catch (error) {
-    if (!signal.aborted) state.textContent = visible(error.message);
+    if (signal.aborted) return;
+    state.textContent = visible(error.message);
+  }
+  // Also where there was no answer: the next time there may be one.
+  if (shown.pins.some((pin) => pin.state === "open")) {
+    clearInterval(timer);
+    timer = setInterval(() => {
+      // Who is asked something is not to find another button under the finger.
+      if (!document.hidden && place.open && doubted === null) load();
+    }, AGAIN);
   }
 }
 
@@ -181,7 +216,8 @@ export function showPins(name, may, question) {
   place.hidden = false;
   if (isOther) {
     doubted = null;
-    shown = { pins: [] };
+    lists = 1;
+    shown = nothing();
     list.replaceChildren();
     find("#pins-count").textContent = "";
   }
@@ -195,6 +231,10 @@ place.addEventListener("toggle", () => {
 });
 find("#pin-take").addEventListener("click", fill);
 find("#pins-refresh").addEventListener("click", () => load());
+find("#pins-more").addEventListener("click", () => {
+  lists += 1;
+  load();
+});
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   pin();

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcap::{self, Unit};
 use tapdeck_packet::pcapng;
-use tapdeck_store::query::{Described, Error, Missing, Packet, Query, Snapshot};
+use tapdeck_store::query::{Described, Error, Missing, Packet, Query, Search, Snapshot};
 use tapdeck_store::{UnseenSpan, filter};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -45,6 +45,8 @@ pub enum Form {
 #[derive(Clone, Debug)]
 pub struct Question {
     pub directory: PathBuf,
+    /// Whether that is a directory of a pin's files, and no store.
+    pub is_of_pin: bool,
     pub condition: Condition,
     pub form: Form,
     /// Packets that would be the first of the answer, and are left out.
@@ -150,7 +152,11 @@ pub fn begin(
 fn answer(question: &Question, output: &mut Output) -> Result<End, Failure> {
     let Question { directory, condition, packets: most, bytes: most_bytes, .. } = question;
     let span = condition.span();
-    let snapshot = Snapshot::open(directory, span)?;
+    let snapshot = if question.is_of_pin {
+        Snapshot::open_any(directory, span, Search::default())?
+    } else {
+        Snapshot::open(directory, span)?
+    };
     let compiled = condition.compile(snapshot.interfaces())?;
     let interfaces = snapshot.interfaces().to_vec();
     output.begin(&question.comment, &interfaces)?;

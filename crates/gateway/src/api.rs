@@ -30,7 +30,7 @@ use crate::access::User;
 use crate::answer::{self, End, Failure, Form, Part, Question};
 use crate::asker::{Asker, Parameters, Refusal, accepts};
 use crate::audit::{Asked, Change, Ended};
-use crate::condition::Condition;
+use crate::condition::{Condition, flow};
 use crate::config::SourceKind;
 use crate::openapi::{InSpan, Refusals};
 use crate::report::{self, Histogram, Hosts, Losses, Stat};
@@ -49,7 +49,7 @@ const TOP: usize = 100;
 const BODY: usize = 64 << 10;
 const BODY_TIME: Duration = Duration::from_secs(10);
 
-const PCAPNG: &str = "application/x-pcapng";
+pub const PCAPNG: &str = "application/x-pcapng";
 const PCAP: &str = "application/vnd.tcpdump.pcap";
 
 /// Tells each second what came and what was lost, as server-sent events.
@@ -128,7 +128,7 @@ pub fn store(
 }
 
 /// Returns the condition that a role adds to every question.
-fn ceiling(user: &User) -> Vec<Condition> {
+pub fn ceiling(user: &User) -> Vec<Condition> {
     let role = &user.role;
     let mut ceiling = Vec::new();
     if let Some(history) = role.history {
@@ -164,7 +164,8 @@ pub struct Entry {
     gateway: Arc<Gateway>,
     id: String,
     store: String,
-    what: String,
+    /// The path under which the answer is counted.
+    pub path: String,
     began: Instant,
     is_ended: bool,
 }
@@ -212,13 +213,13 @@ impl Entry {
             let text = "the audit cannot be written";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text).written()
         })?;
-        let (gateway, what, began) = (gateway.clone(), asker.what.clone(), Instant::now());
-        Ok(Self { gateway, id, store, what, began, is_ended: false })
+        let (gateway, path, began) = (gateway.clone(), asker.what.clone(), Instant::now());
+        Ok(Self { gateway, id, store, path, began, is_ended: false })
     }
 
     /// Writes down how the answer ended, and counts how long it took.
     fn answered(self, packets: u64, bytes: u64, result: &str) {
-        self.gateway.own.answered(&self.store, &self.what, result, self.began.elapsed());
+        self.gateway.own.answered(&self.store, &self.path, result, self.began.elapsed());
         self.ended(packets, bytes, result);
     }
 
@@ -279,6 +280,7 @@ async fn give(gateway: Arc<Gateway>, asker: Asker, wanted: Wanted) -> Result<Res
     let entry = Entry::write(&gateway, &asker, name.clone(), &wanted.words, condition.span())?;
     let question = Question {
         directory,
+        is_of_pin: false,
         condition,
         form: wanted.form,
         skip: wanted.skip,
@@ -286,6 +288,17 @@ async fn give(gateway: Arc<Gateway>, asker: Asker, wanted: Wanted) -> Result<Res
         bytes: user.role.bytes.min(wanted.bytes.unwrap_or(u64::MAX)),
         comment: format!("from {name}, {}", wanted.words),
     };
+    stream(question, entry, places, wanted.content_type, wanted.wants_trailers).await
+}
+
+/// Begins an answer that stands in the audit, whose places are held until its end.
+pub async fn stream(
+    question: Question,
+    entry: Entry,
+    places: Arc<Places>,
+    content_type: &'static str,
+    wants_trailers: bool,
+) -> Result<Response, Refusal> {
     let held = places.clone();
     let ended = move |result: &Result<End, Failure>, packets: u64, bytes: u64| {
         let word = match result {
@@ -305,12 +318,11 @@ async fn give(gateway: Arc<Gateway>, asker: Asker, wanted: Wanted) -> Result<Res
             return Err(refused(Failure::Left));
         }
     }
-    let body =
-        Body::new(Packets { receiver, wants_trailers: wanted.wants_trailers, _places: places });
+    let body = Body::new(Packets { receiver, wants_trailers, _places: places });
     let mut response = body.into_response();
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(wanted.content_type));
-    if wanted.wants_trailers {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if wants_trailers {
         headers.insert("trailer", HeaderValue::from_static(RESULT));
     }
     Ok(response)
@@ -376,7 +388,7 @@ fn refuse_old(version: Version) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, text))
 }
 
-fn wants_trailers(headers: &HeaderMap) -> bool {
+pub fn wants_trailers(headers: &HeaderMap) -> bool {
     let te = headers.get("te").and_then(|te| te.to_str().ok()).unwrap_or("");
     te.split(',').any(|one| one.trim() == "trailers")
 }
@@ -408,8 +420,7 @@ pub async fn packets(
     let known = ["store", "after", "before", "filter", "community_id", "limit", "skip", "whole"];
     let parameters = Parameters::read(query.as_deref(), &known)?;
     let filter = parameters.get("filter").unwrap_or("").to_owned();
-    let flow = parameters.get("community_id").map(str::parse::<CommunityId>).transpose();
-    let flow = flow.map_err(|e| Refusal::question(format!("community_id: {e}")))?;
+    let flow = flow(parameters.get("community_id")).map_err(Refusal::question)?;
     let (form, content_type) = if accepts(&headers, PCAP) {
         refuse_old(version)?;
         (Form::Pcap(Unit::Nanoseconds), PCAP)
@@ -420,10 +431,7 @@ pub async fn packets(
     };
     let wanted = Wanted {
         store: parameters.get("store").map(str::to_owned),
-        words: match flow {
-            Some(flow) => format!("{filter} community id {flow}").trim().to_owned(),
-            None => filter.clone(),
-        },
+        words: words(&filter, flow),
         condition: Condition::Every(
             [Condition::Times(parameters.span()?), Condition::Filter(filter)]
                 .into_iter()
@@ -438,6 +446,12 @@ pub async fn packets(
         wants_trailers: wants_trailers(&headers),
     };
     give(gateway, asker, wanted).await
+}
+
+/// Returns what packets are asked for, as the audit has it.
+pub fn words(filter: &str, flow: Option<CommunityId>) -> String {
+    let flow = flow.map(|flow| format!("{filter} community id {flow}").trim().to_owned());
+    flow.unwrap_or_else(|| filter.to_owned())
 }
 
 /// Reads what comes behind the head of a request.

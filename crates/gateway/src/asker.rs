@@ -302,7 +302,7 @@ impl Parameters {
 }
 
 /// Reads a point in time that a question names under a key.
-pub fn point(key: &str, text: &str) -> Result<i64, Refusal> {
+fn point(key: &str, text: &str) -> Result<i64, Refusal> {
     time::point(text).map_err(|e| Refusal::question(format!("{key}: {e}")))
 }
 

@@ -23,6 +23,11 @@ pub enum Condition {
     Any(Vec<Condition>),
 }
 
+/// Reads the flow that a question names, as Zeek and Suricata call it.
+pub fn flow(named: Option<&str>) -> Result<Option<CommunityId>, String> {
+    named.map(str::parse).transpose().map_err(|e| format!("community_id: {e}"))
+}
+
 impl Condition {
     /// Returns a span that no packet for which the condition holds is outside of.
     pub fn span(&self) -> Span {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -237,7 +237,7 @@ impl Config {
         if listen.is_empty() {
             return Err("nowhere to listen: [[listen]] with address = \"127.0.0.1:9670\"".into());
         }
-        evidence_differs(&file.store)?;
+        directories_differ(&file.store)?;
         let stores = file.store.into_iter().map(|entry| Source {
             name: entry.name,
             socket: entry.socket.unwrap_or_else(|| entry.directory.join(".tapdeck.sock")),
@@ -313,24 +313,50 @@ fn names_differ<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), String> 
     Ok(())
 }
 
-/// Refuses directories of pins that are two stores', or in which retention deletes.
-fn evidence_differs(stores: &[FileStore]) -> Result<(), String> {
-    let mut known = BTreeSet::new();
-    for FileStore { name, evidence, .. } in stores {
-        let Some(evidence) = evidence else { continue };
-        let shown = evidence.display();
-        if !evidence.is_absolute() {
-            return Err(format!("store {name}: evidence {shown}: the whole path, from / on"));
+/// Refuses directories that are two stores', and directories of pins that are two stores' or in
+/// which retention deletes: also where links lead there, and where a directory of pins is not
+/// named.
+fn directories_differ(stores: &[FileStore]) -> Result<(), String> {
+    let mut places: Vec<(PathBuf, PathBuf)> = Vec::new();
+    for FileStore { name, directory, evidence, .. } in stores {
+        if let Some(evidence) = evidence
+            && (!evidence.is_absolute() || evidence.components().any(|c| c == Component::ParentDir))
+        {
+            let shown = evidence.display();
+            return Err(format!("store {name}: evidence {shown}: the whole path, without .."));
         }
-        if let Some(store) = stores.iter().find(|store| evidence.starts_with(&store.directory)) {
-            let store = store.directory.display();
+        let store = resolved(directory);
+        let place = evidence.as_deref().map_or_else(|| PinStore::beside(&store), resolved);
+        let same = places.iter().position(|(known, _)| *known == store);
+        if let Some(other) = same.map(|at| &stores[at].name) {
+            let shown = store.display();
+            return Err(format!("{shown} is the directory of two stores, {other} and {name}"));
+        }
+        places.push((store, place));
+    }
+    for (at, (_, place)) in places.iter().enumerate() {
+        let (name, shown) = (&stores[at].name, place.display());
+        if let Some((store, _)) = places.iter().find(|(store, _)| place.starts_with(store)) {
+            let store = store.display();
             return Err(format!("store {name}: evidence {shown}: outside of the store {store}"));
         }
-        if !known.insert(evidence) {
+        let mut others = places.iter().enumerate().filter(|(other, _)| *other != at);
+        if others.any(|(_, (_, other))| place.starts_with(other)) {
             return Err(format!("evidence {shown} is two stores': each has its own"));
         }
     }
     Ok(())
+}
+
+/// Returns a path as it is without links, as far as it is there.
+fn resolved(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let there = path.ancestors().find_map(|part| Some((part, part.canonicalize().ok()?)));
+    match there.and_then(|(part, there)| Some(there.join(path.strip_prefix(part).ok()?))) {
+        // Joining nothing adds a slash, which components do not have.
+        Some(resolved) => resolved.components().collect(),
+        None => path,
+    }
 }
 
 /// Questions of a user that are answered at once, where the role says nothing.
@@ -464,11 +490,28 @@ mod tests {
         for (text, names) in [
             (store.to_owned(), "nowhere to listen"),
             (listen.to_owned(), "nothing to serve"),
-            (format!("{listen}{store}{store}"), "the name a is there twice"),
+            (
+                format!("{listen}{store}[[store]]\nname = 'a'\ndirectory = '/b'"),
+                "the name a is there twice",
+            ),
             (format!("{listen}{store}path = 'x'"), "unknown field `path`"),
             (format!("{listen}{store}evidence = 'pins'"), "the whole path"),
             (format!("{listen}{store}evidence = '/a/pins'"), "outside of the store /a"),
+            (format!("{listen}{store}evidence = '/p/../a.evidence'"), "without .."),
             (format!("{listen}{store}evidence = '/p'\n{other}evidence = '/p'"), "two stores'"),
+            (format!("{listen}{store}{other}evidence = '/a.evidence'"), "two stores'"),
+            (
+                format!("{listen}{store}evidence = '/p/pin-00000001'\n{other}evidence = '/p'"),
+                "two stores'",
+            ),
+            (
+                format!("{listen}{store}[[store]]\nname = 'b'\ndirectory = '/tmp/../a/'"),
+                "two stores, a and b",
+            ),
+            (
+                format!("{listen}{store}[[store]]\nname = 'b'\ndirectory = '/a.evidence'"),
+                "outside of the store",
+            ),
             (format!("{store}[[listen]]\naddress = '0.0.0.0:80'"), "plain HTTP is for loopback"),
             (format!("{store}[[listen]]\nunix = 'a'\naddress = '[::1]:80'"), "has an address"),
             (format!("{store}[[listen]]\naddress = '[::]:443'\nkey = 'a'"), "has an address"),
@@ -505,5 +548,29 @@ mod tests {
             let error = read(&text).expect_err(&text);
             assert!(error.contains(names), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn links_make_no_two_directories_of_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::create_dir(path("tape")).expect("a directory");
+        std::os::unix::fs::symlink(path("tape"), path("link")).expect("a link");
+        let store = |name: &str, directory: &str, more: &str| {
+            let directory = path(directory);
+            format!("[[store]]\nname = '{name}'\ndirectory = '{directory}'\n{more}\n")
+        };
+        let of = |first: String, second: String| {
+            read(&format!("[[listen]]\naddress = '127.0.0.1:0'\n{first}{second}"))
+        };
+        let pins = format!("evidence = '{}'", path("link/pins"));
+        for (other, names) in [
+            (store("b", "link", ""), "two stores, a and b"),
+            (store("b", "other", &pins), "outside of the store"),
+        ] {
+            let error = of(store("a", "tape", ""), other).expect_err(names);
+            assert!(error.contains(names), "{error}");
+        }
+        of(store("a", "tape", ""), store("b", "other", "")).expect("each has its own");
     }
 }

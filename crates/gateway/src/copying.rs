@@ -7,11 +7,13 @@
 //! before they came here ([`crate::check`]), theirs were not.
 
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tapdeck_evidence::{Driver, Error, Pin, PinStore, Time};
+use tokio_util::sync::CancellationToken;
 
 use crate::audit::Pinned;
 use crate::config::SourceKind;
@@ -46,7 +48,19 @@ impl Bell {
 
 /// Begins to copy, until the gateway ends.
 pub fn start(gateway: Arc<Gateway>) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name("pins".into()).spawn(move || copy(&gateway))
+    end_with(gateway.ending.clone(), move || copy(&gateway))
+}
+
+/// Begins a thread that ends the gateway when it ends itself, also by a panic: pins would be made
+/// that nobody copies.
+fn end_with(
+    ending: CancellationToken,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("pins".into()).spawn(move || {
+        let _end = ending.drop_guard();
+        work();
+    })
 }
 
 fn copy(gateway: &Gateway) {
@@ -62,23 +76,25 @@ fn copy(gateway: &Gateway) {
     while !gateway.ending.is_cancelled() {
         let mut rest = REST;
         for (store, place, driver) in &mut stores {
-            // Without a directory nobody has pinned anything.
-            let Ok(pins) = PinStore::open(place) else { continue };
-            rest = rest.min(drive(gateway, store, &pins, driver));
+            rest = rest.min(drive(gateway, store, place, driver));
         }
         gateway.pinned.rest(rest);
     }
 }
 
 /// Copies what is due in a directory. Returns how long nothing will be.
-fn drive(gateway: &Gateway, store: &str, pins: &PinStore, driver: &mut Driver) -> Duration {
+fn drive(gateway: &Gateway, store: &str, place: &Path, driver: &mut Driver) -> Duration {
     let is_ordered = |pin: &Pin| pin.order.is_some();
     let told = |number, outcome: Result<&Pin, Error>| match outcome {
         Ok(pin) => tell(gateway, store, pin),
         Err(e) => say(&format!("pin {number} of {store}: {:#}", anyhow::Error::from(e))),
     };
-    match driver.drive(pins, is_ordered, told, || !gateway.ending.is_cancelled()) {
-        Ok(None) => REST,
+    let watch = || !gateway.ending.is_cancelled();
+    let driven =
+        PinStore::open(place).and_then(|pins| driver.drive(&pins, is_ordered, told, watch));
+    match driven {
+        // Without a directory nobody has pinned anything.
+        Ok(None) | Err(Error::NoPins(_)) => REST,
         Ok(Some(due)) => Duration::from_nanos(due.0.saturating_sub(Time::now().0).max(0) as u64),
         Err(e) => {
             say(&format!("pins of {store}: {:#}", anyhow::Error::from(e)));
@@ -111,7 +127,17 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use super::Bell;
+    use tokio_util::sync::CancellationToken;
+
+    use super::{Bell, end_with};
+
+    #[test]
+    fn a_thread_that_fails_ends_the_gateway() {
+        let ending = CancellationToken::new();
+        let failing = end_with(ending.clone(), || panic!("as it should")).expect("a thread");
+        failing.join().expect_err("it has failed");
+        assert!(ending.is_cancelled());
+    }
 
     #[test]
     fn who_rings_before_somebody_rests_is_heard() {

@@ -14,7 +14,8 @@
 //! - [`api`]: questions for packets and for what stores hold; [`steno`]: those in stenographer's
 //!   language.
 //! - [`condition`], [`check`], [`answer`], [`rows`], [`report`]: how such a question is answered.
-//! - [`pins`]: packets that are kept from retention; [`copying`]: how their copies come to be.
+//! - [`pins`], [`wanted`]: packets that are kept from retention; [`copying`]: how their copies come
+//!   to be.
 //! - [`console`]: the page for browsers; [`typing`]: what it asks before there is a question.
 //! - [`audit`]: what was asked, by whom.
 //! - [`openapi`]: what can be asked, for programs.
@@ -47,6 +48,10 @@ mod steno;
 mod time;
 mod tls;
 mod typing;
+mod wanted;
+#[cfg(test)]
+#[path = "../../../fuzz/checks/wanted.rs"]
+mod wanted_check;
 mod watch;
 
 use std::io::{self, Write as _};

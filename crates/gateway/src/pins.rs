@@ -18,57 +18,36 @@ use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tapdeck_evidence::{self as evidence, Error, Most, Order, PinStore, Question, Time, Wish};
-use tapdeck_packet::community_id::CommunityId;
 use tapdeck_packet::printable::{count, counted};
 use tapdeck_store::io::{Directory, Storage};
 use tapdeck_store::query::Span;
 use utoipa::ToSchema;
 
 use crate::access::{Kind, Role, User};
-use crate::api::{Entry, Places, places, read_body, store};
-use crate::asker::{Asker, Parameters, Refusal, point};
+use crate::answer::{self, Form};
+use crate::api::{Entry, PCAPNG, ceiling, places, read_body, store, stream, wants_trailers, words};
+use crate::asker::{Asker, Parameters, Refusal};
 use crate::audit::Change;
+use crate::condition::Condition;
 use crate::config::{self, SourceKind};
 use crate::openapi::Refusals;
 use crate::routes::Gateway;
 use crate::time;
+use crate::wanted::{Sound, Wanted};
 
 /// Pins of a user that are under way at once.
 const OPEN: usize = 16;
-/// Pins of a store, by whomever, beyond which the gateway makes no other.
+/// Pins of a store that users have had made, beyond which the gateway makes no other. Those of
+/// alerts have limits of their own.
 const PINS: usize = 1000;
-/// How far ahead a pin may end.
-const AHEAD_NS: i64 = 24 * 3_600_000_000_000;
-/// Bytes of a reason.
-const REASON: usize = 1000;
+/// Pins of a list.
+const LISTED: usize = 100;
 /// Sentences about what a pin lacks; of more, the first.
 const SENTENCES: usize = 20;
 
 const JSON: &str = "application/json";
-
-/// What `POST /v1/pins` wants.
-#[derive(Deserialize, ToSchema)]
-#[schema(as = NewPin)]
-#[serde(deny_unknown_fields)]
-pub struct Wanted {
-    /// The store; may be left out where there is one.
-    store: Option<String>,
-    /// pcap-filter(7), with addresses in place of names.
-    #[serde(default)]
-    filter: String,
-    /// The flow, as Zeek and Suricata call it.
-    community_id: Option<String>,
-    /// Packets from this time on: RFC 3339, or seconds since 1970.
-    after: String,
-    /// Packets from before this time, which may be up to a day ahead.
-    before: String,
-    /// How long the pin is kept; without, until somebody removes it.
-    until: Option<String>,
-    /// Why, for those who read it later.
-    reason: String,
-}
 
 /// What `GET /v1/pins` answers.
 #[derive(Serialize, ToSchema)]
@@ -79,7 +58,12 @@ pub struct Pins {
     /// was pinned yet.
     used_bytes: Option<u64>,
     budget_bytes: Option<u64>,
+    /// The newest first, 100 at most.
     pins: Vec<Pin>,
+    /// The number `from` which a list goes on with older pins; null where there are none.
+    next: Option<u64>,
+    /// Numbers of pins among these that cannot be read; empty where your role has a filter.
+    unread: Vec<u64>,
 }
 
 /// A pin.
@@ -169,8 +153,11 @@ impl Pinned {
     }
 
     /// Returns the pins that are there; `None` where nothing was pinned yet.
-    fn open(&self) -> Option<PinStore> {
-        PinStore::open(&self.pins.place(&self.directory)).ok()
+    fn open(&self) -> Result<Option<PinStore>, Error> {
+        match PinStore::open(&self.pins.place(&self.directory)) {
+            Err(Error::NoPins(_)) => Ok(None),
+            pins => pins.map(Some),
+        }
     }
 
     /// Returns a pin that a user may see.
@@ -179,7 +166,7 @@ impl Pinned {
             let text = format!("there is no pin {number} for you in {}", self.name);
             Refusal::new(StatusCode::NOT_FOUND, text)
         };
-        let pins = self.open().ok_or_else(none)?;
+        let pins = self.open().map_err(refused)?.ok_or_else(none)?;
         match pins.pin(number) {
             Ok(pin) if may_see(user, &pin) => Ok((pins, pin)),
             Ok(_) | Err(Error::NoPin { .. }) => Err(none()),
@@ -190,12 +177,15 @@ impl Pinned {
 
 /// Returns whether a user may know of a pin.
 fn may_see(user: &User, pin: &evidence::Pin) -> bool {
-    let User { name, role, .. } = user;
+    let role = &user.role;
     let is_of_role = role.filter.is_empty() || role.filter == pin.question.ceiling;
-    let is_theirs = pin.order.as_ref().is_some_and(|order| order.by == *name);
-    // What somebody had when they had it pinned they may see for as long as it is.
-    let is_in_reach = oldest(role).is_none_or(|after_ns| pin.before.0 > after_ns) || is_theirs;
-    is_of_role && is_in_reach
+    let is_in_reach = oldest(role).is_none_or(|after_ns| pin.before.0 > after_ns);
+    is_of_role && (is_in_reach || is_theirs(user, pin))
+}
+
+/// Returns whether a user has had a pin made: what they had then they may see for as long as it is.
+fn is_theirs(user: &User, pin: &evidence::Pin) -> bool {
+    pin.order.as_ref().is_some_and(|order| order.by == user.name)
 }
 
 /// Returns before when a role sees nothing.
@@ -229,7 +219,7 @@ fn refused(e: Error) -> Refusal {
 
 /// Does something with the file system, for a question that holds its places meanwhile.
 async fn blocking<T: Send + 'static>(
-    places: Places,
+    places: impl Send + 'static,
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let held = move || {
@@ -245,39 +235,60 @@ async fn blocking<T: Send + 'static>(
 #[utoipa::path(
     get,
     path = "/v1/pins",
-    params(("store" = Option<String>, Query, description = "The store; may be left out where there is one")),
-    responses((status = 200, description = "Those that your role lets you see, by their numbers", body = Pins), Refusals)
+    params(
+        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+        ("from" = Option<u64>, Query, description = "The largest number that is listed; the newest pin's where left out"),
+    ),
+    responses((status = 200, description = "The newest of those that your role lets you see", body = Pins), Refusals)
 )]
 pub async fn list(
     State(gateway): State<Arc<Gateway>>,
     Extension(asker): Extension<Asker>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Pins>, Refusal> {
-    let parameters = Parameters::read(query.as_deref(), &["store"])?;
+    let parameters = Parameters::read(query.as_deref(), &["store", "from"])?;
+    let from = parameters.number("from")?;
     let pinned = Pinned::find(&gateway, &asker, parameters.get("store"))?;
     let places = places(&gateway, &asker.user).await?;
     let entry = Entry::write(&gateway, &asker, pinned.name.clone(), "", Span::ALL)?;
     let list = move || {
-        let told = listed(&asker.user, &pinned).map_err(|e| refused(e).written())?;
+        let told = listed(&asker.user, &pinned, from).map_err(|e| refused(e).written())?;
         entry.ended(0, 0, "complete");
         Ok(Json(told))
     };
     blocking(places, list).await
 }
 
-/// Returns what a user may know of a store's pins.
-fn listed(user: &User, pinned: &Pinned) -> Result<Pins, Error> {
-    let store = pinned.name.clone();
-    let mut told = Pins { store, used_bytes: None, budget_bytes: None, pins: Vec::new() };
-    let Some(pins) = pinned.open() else { return Ok(told) };
-    for number in pins.numbers()? {
-        match pins.pin(number) {
-            Ok(pin) if may_see(user, &pin) => told.pins.push(Pin::new(&pin, &user.role)),
-            Ok(_) | Err(Error::NoPin { .. }) => {}
-            Err(e) => return Err(e),
+/// Returns what a user may know of a store's pins, of those up to a number.
+fn listed(user: &User, pinned: &Pinned, from: Option<u64>) -> Result<Pins, Error> {
+    let mut told = Pins {
+        store: pinned.name.clone(),
+        used_bytes: None,
+        budget_bytes: None,
+        pins: Vec::new(),
+        next: None,
+        unread: Vec::new(),
+    };
+    let Some(pins) = pinned.open()? else { return Ok(told) };
+    let tells = user.role.filter.is_empty();
+    let newest_first = pins.numbers()?.into_iter().rev();
+    for number in newest_first.filter(|number| from.is_none_or(|from| *number <= from)) {
+        let pin = match pins.pin(number) {
+            Ok(pin) if may_see(user, &pin) => Some(pin),
+            Ok(_) | Err(Error::NoPin { .. }) => continue,
+            Err(_) if tells => None,
+            Err(_) => continue,
+        };
+        if told.pins.len() + told.unread.len() == LISTED {
+            told.next = Some(number);
+            break;
+        }
+        match pin {
+            Some(pin) => told.pins.push(Pin::new(&pin, &user.role)),
+            None => told.unread.push(number),
         }
     }
-    if user.role.filter.is_empty() {
+    if tells {
         told.used_bytes = Some(pins.used()?);
         told.budget_bytes = Some(pins.budget()?);
     }
@@ -313,8 +324,60 @@ pub async fn one(
     blocking(places, tell).await
 }
 
+/// Gives the packets of a pin, as far as they are copied.
+#[utoipa::path(
+    get,
+    path = "/v1/pins/{number}/packets",
+    params(
+        ("number" = u64, Path, description = "As the list has it"),
+        ("store" = Option<String>, Query, description = "The store; may be left out where there is one"),
+    ),
+    responses((status = 200, description = "Packets in time order, whose last block says whether they are all", body = Vec<u8>, content_type = "application/x-pcapng"), Refusals)
+)]
+pub async fn packets(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(asker): Extension<Asker>,
+    Path(number): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let parameters = Parameters::read(query.as_deref(), &["store"])?;
+    let number = read_number(&number)?;
+    let pinned = Pinned::find(&gateway, &asker, parameters.get("store"))?;
+    let name = pinned.name.clone();
+    let (places, user) = (Arc::new(places(&gateway, &asker.user).await?), asker.user.clone());
+    let find = move || pinned.pin(&user, number);
+    let (pins, pin) = blocking(places.clone(), find).await?;
+    if pin.files.is_empty() {
+        let text = format!("pin {number} has no packets");
+        return Err(Refusal::new(StatusCode::NOT_FOUND, text));
+    }
+    let user = &asker.user;
+    // A file behind these may be half of what is being copied.
+    let copied = Span { after_ns: pin.after.0, before_ns: pin.reached.0 };
+    let mut parts = if is_theirs(user, &pin) { Vec::new() } else { ceiling(user) };
+    parts.push(Condition::Times(copied));
+    let condition = Condition::Every(parts);
+    let words = words(&pin.question.filter, pin.question.community_id);
+    let mut entry = Entry::write(&gateway, &asker, name.clone(), &words, condition.span())?;
+    entry.path = "/v1/pins/{number}/packets".into();
+    let question = answer::Question {
+        directory: pins.packets_of(number),
+        is_of_pin: true,
+        condition,
+        form: Form::Pcapng,
+        skip: 0,
+        packets: user.role.packets,
+        bytes: user.role.bytes,
+        comment: format!("from pin {number} of {name}, {words}"),
+    };
+    stream(question, entry, places, PCAPNG, wants_trailers(&headers)).await
+}
+
 fn read_number(text: &str) -> Result<u64, Refusal> {
-    text.parse().map_err(|_| Refusal::question(format!("{text:?} is no number of a pin")))
+    let is_plain = text.bytes().all(|b| b.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| is_plain);
+    number.ok_or_else(|| Refusal::question(format!("{text:?} is no number of a pin")))
 }
 
 /// Has packets kept from retention.
@@ -340,13 +403,11 @@ pub async fn make(
     let filters = [&wish.question.filter, &wish.question.ceiling].map(String::as_str).into();
     gateway.checked.check(&filters).await.map_err(Refusal::question)?;
     let span = Span { after_ns: wish.after.0, before_ns: wish.before.0 };
-    let flow =
-        wish.question.community_id.map_or_else(String::new, |id| format!("community id {id}"));
-    let words = format!("{} {flow}", wish.question.filter);
+    let words = words(&wish.question.filter, wish.question.community_id);
     let until = wish.until.map(|until| time::show(until.0));
     let change = Change { pin: None, reason: Some(&wish.reason), until };
     let name = pinned.name.clone();
-    let entry = Entry::write_change(&gateway, &asker, name, words.trim(), span, change)?;
+    let entry = Entry::write_change(&gateway, &asker, name, &words, span, change)?;
     let user = asker.user.clone();
     let add = move || {
         let pin = add(&user, &pinned, wish).map_err(Refusal::written)?;
@@ -362,36 +423,20 @@ pub async fn make(
 async fn read_wanted(headers: &HeaderMap, body: Body) -> Result<Wanted, Refusal> {
     // A page of somebody else's cannot send this without asking first, whatever its browser tells.
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    if kind.split(';').next().map(str::trim) != Some(JSON) {
+    if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(JSON)) {
         let text = "a pin is asked for as JSON: Content-Type: application/json";
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     let body = read_body(body).await?;
-    serde_json::from_slice(&body)
-        .map_err(|e| Refusal::question(format!("no pin is asked for: {e}")))
+    Wanted::read(&body).map_err(Refusal::question)
 }
 
 /// Returns what a user wants, within the ceilings of the role.
 fn wish(user: &User, pinned: &Pinned, wanted: Wanted) -> Result<Wish, Refusal> {
-    let Wanted { filter, community_id, after, before, until, reason, .. } = wanted;
-    let (role, now_ns) = (&user.role, time::now_ns());
-    let (mut after_ns, before_ns) = (point("after", &after)?, point("before", &before)?);
-    let until_ns = until.map(|until| point("until", &until)).transpose()?;
-    if after_ns >= before_ns {
-        return Err(Refusal::question(
-            "before is not later than after: the span has no time in it",
-        ));
-    }
-    if before_ns > now_ns.saturating_add(AHEAD_NS) {
-        return Err(Refusal::question("before: no more than a day from now"));
-    }
-    if until_ns.is_some_and(|until_ns| until_ns <= before_ns.max(now_ns)) {
-        return Err(Refusal::question("until: later than now, and than the end of the span"));
-    }
-    let reason = reason.trim();
-    if reason.is_empty() || reason.len() > REASON {
-        return Err(Refusal::question(format!("reason: 1 to {REASON} bytes of text")));
-    }
+    let role = &user.role;
+    let Sound { span, until_ns, filter, community_id, reason } =
+        wanted.check(time::now_ns()).map_err(Refusal::question)?;
+    let Span { mut after_ns, before_ns } = span;
     if let Some(oldest_ns) = oldest(role) {
         if oldest_ns >= before_ns {
             let text = format!("your role reaches back to {} alone", time::show(oldest_ns));
@@ -399,8 +444,6 @@ fn wish(user: &User, pinned: &Pinned, wanted: Wanted) -> Result<Wish, Refusal> {
         }
         after_ns = after_ns.max(oldest_ns);
     }
-    let flow = community_id.as_deref().map(str::parse::<CommunityId>).transpose();
-    let community_id = flow.map_err(|e| Refusal::question(format!("community_id: {e}")))?;
     let ceiling = role.filter.clone();
     let question = Question { filter, ceiling, community_id, ..Question::default() };
     let most = Most { packets: role.packets, bytes: role.bytes };
@@ -411,7 +454,7 @@ fn wish(user: &User, pinned: &Pinned, wanted: Wanted) -> Result<Wish, Refusal> {
         after: Time(after_ns),
         before: Time(before_ns),
         until: until_ns.map(Time),
-        reason: reason.to_owned(),
+        reason,
         rule: None,
         order: Some(Order { by: user.name.clone(), most }),
     })
@@ -425,11 +468,18 @@ fn add(user: &User, pinned: &Pinned, wish: Wish) -> Result<evidence::Pin, Refusa
     let pins = PinStore::make(&place, pinned.pins.bytes).map_err(refused)?;
     let (mut all, mut open, now) = (0, 0, Time::now());
     for number in pins.numbers().map_err(refused)? {
-        // One that cannot be read is there all the same.
-        let Ok(pin) = pins.pin(number) else { continue };
+        let pin = match pins.pin(number) {
+            Ok(pin) => pin,
+            Err(Error::NoPin { .. }) => continue,
+            Err(_) => {
+                // It may be one of them.
+                all += 1;
+                continue;
+            }
+        };
+        let Some(order) = &pin.order else { continue };
         all += usize::from(pin.until.is_none_or(|until| until > now));
-        let is_theirs = pin.order.as_ref().is_some_and(|order| order.by == user.name);
-        open += usize::from(is_theirs && pin.state == evidence::State::Open);
+        open += usize::from(order.by == user.name && pin.state == evidence::State::Open);
     }
     if open >= OPEN {
         let text = format!(
@@ -439,7 +489,8 @@ fn add(user: &User, pinned: &Pinned, wish: Wish) -> Result<evidence::Pin, Refusa
         return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, text));
     }
     if all >= PINS {
-        let text = format!("the store has {} pins already: remove some", count(all as u64));
+        let all = count(all as u64);
+        let text = format!("the store has {all} pins of users already: remove some");
         return Err(Refusal::new(StatusCode::INSUFFICIENT_STORAGE, text));
     }
     pins.add(wish).map_err(refused)
@@ -486,10 +537,11 @@ mod tests {
 
     use tapdeck_evidence::{self as evidence, Most, Order, Question, Time};
 
-    use super::{Pinned, Wanted, may_see, wish};
+    use super::{Pinned, may_see, wish};
     use crate::access::{Kind, Role, User};
     use crate::config::Pins;
     use crate::time;
+    use crate::wanted::Wanted;
 
     const HOUR_NS: i64 = 3_600_000_000_000;
 

@@ -163,6 +163,7 @@ fn paths() -> (OpenApiRouter<Arc<Gateway>>, OpenApiRouter<Arc<Gateway>>) {
         .routes(routes!(api::watch))
         .routes(routes!(pins::list, pins::make))
         .routes(routes!(pins::one, pins::remove))
+        .routes(routes!(pins::packets))
         .routes(routes!(api::stenographer))
         .routes(routes!(typing::stores))
         .routes(routes!(typing::filter))

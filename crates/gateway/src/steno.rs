@@ -295,7 +295,7 @@ fn any(left: Condition, right: Condition) -> Condition {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use tapdeck_store::query::Span;
 
     use tapdeck_testkit::SplitMix64;
@@ -408,7 +408,7 @@ mod tests {
     const BYTES: &[u8] = b"()&|/:.-+ 0179TZahmsd\n\x1b\x00\xc2\x9b\xff";
 
     /// Reads mutations of inputs. Returns how many were understood.
-    fn understood(inputs: &[&str], read: fn(&[u8]) -> bool) -> usize {
+    pub fn understood(inputs: &[&str], read: fn(&[u8]) -> bool) -> usize {
         assert!(inputs.iter().all(|input| read(input.as_bytes())), "what is right is understood");
         let mut rng = SplitMix64(1);
         let mut mutated = || {

@@ -11,9 +11,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Made, SECOND, made, packets_of, recorders, segment};
+use common::{Made, SECOND, made, packets_in, packets_of, recorders, segment};
 use serde_json::{Value, json};
-use tapdeck_evidence::{PinStore, Time};
+use tapdeck_evidence::{PinStore, Question, Time, Wish};
 use tapdeck_testkit::wait_for;
 use testbed::{Answer, Bed, send};
 
@@ -114,26 +114,36 @@ fn a_pin_is_made_listed_and_removed_within_the_ceilings_of_the_role() {
     let pins = PinStore::open(&PinStore::beside(&bed.store())).expect("pins");
     assert_eq!(pinned_packets(&pins, 1), 25);
 
+    let given = ask(&bed, CAROL, "GET", "/v1/pins/1/packets", "");
+    assert_eq!((given.status, packets_in(&given.body).len()), (200, 25), "{}", given.head);
+    assert!(given.head.contains("content-type: application/x-pcapng"), "{}", given.head);
+    assert!(String::from_utf8_lossy(&given.body).contains("complete: 25 packets"));
+
     // The role's filter holds whatever is asked, and so does how much one may have.
     let answer = post(&bed, BOB, &wanted(now_ns, -40, -20, "ip or not ip"));
     assert_eq!(answer.status, 201, "{}", answer.text());
     let two = pin(&bed, 2, "done");
     assert_eq!((&two["packets"], &two["ceiling"]), (&10.into(), &"port 53".into()));
     assert_eq!(pinned_packets(&pins, 2), 10);
+    let given = ask(&bed, BOB, "GET", "/v1/pins/2/packets", "");
+    assert_eq!((given.status, packets_in(&given.body).len()), (200, 10), "{}", given.head);
+    assert_eq!(ask(&bed, BOB, "GET", "/v1/pins/1/packets", "").status, 404);
+    assert_eq!(ask(&bed, DAVE, "GET", "/v1/pins/1/packets", "").status, 404);
     let answer = post(&bed, BOB, &wanted(now_ns, -190, -20, ""));
     assert_eq!(answer.status, 201, "{}", answer.text());
     let three = pin(&bed, 3, "full");
     assert_eq!(three["packets"], 0);
     let lacks = three["lacks"][0].as_str().expect("a sentence");
     assert!(lacks.contains("no more than 4,000 bytes"), "{lacks}");
+    assert_eq!(ask(&bed, BOB, "GET", "/v1/pins/3/packets", "").status, 404, "it has none");
     let escapes = post(&bed, BOB, &wanted(now_ns, -40, -20, "ip) or (ip"));
     assert_eq!(escapes.status, 400, "{}", escapes.text());
 
     // Who sees what: a role with a filter sees its own, and hears nothing of what is lacking.
     let numbers =
         |port| list(&bed, port).iter().map(|pin| pin["number"].clone()).collect::<Vec<_>>();
-    assert_eq!(numbers(CAROL), [1, 2, 3]);
-    assert_eq!(numbers(BOB), [2, 3]);
+    assert_eq!(numbers(CAROL), [3, 2, 1]);
+    assert_eq!(numbers(BOB), [3, 2]);
     let seen = list(&bed, BOB);
     assert!(
         seen.iter().all(|pin| pin["complete"].is_null() && pin["lacks"] == json!([])),
@@ -148,10 +158,13 @@ fn a_pin_is_made_listed_and_removed_within_the_ceilings_of_the_role() {
     }
     assert_eq!(ask(&bed, BOB, "DELETE", "/v1/pins/1", "").status, 404, "it is not bob's to see");
     assert_eq!(ask(&bed, ALICE, "DELETE", "/v1/pins/9", "").status, 404);
-    assert_eq!(ask(&bed, ALICE, "DELETE", "/v1/pins/x", "").status, 400);
+    for none in ["x", "+1"] {
+        let path = format!("/v1/pins/{none}");
+        assert_eq!(ask(&bed, ALICE, "DELETE", &path, "").status, 400, "{path}");
+    }
     assert_eq!(ask(&bed, ALICE, "DELETE", "/v1/pins/1", "").status, 204);
     assert!(!pins.place(1).exists());
-    assert_eq!(numbers(CAROL), [2, 3]);
+    assert_eq!(numbers(CAROL), [3, 2]);
 
     // It was written down before, by whom, and what it is about.
     let lines = audit(&bed);
@@ -166,6 +179,12 @@ fn a_pin_is_made_listed_and_removed_within_the_ceilings_of_the_role() {
     );
     let ended = lines.iter().find(|l| l["event"] == "ended" && l["id"] == asked[0]["id"]);
     assert_eq!(ended.expect("it ended")["pin"], 1);
+    let given: Vec<_> = of("what", "/v1/pins/1/packets");
+    let given = given.iter().find(|l| l["event"] == "asked").expect("it is written down");
+    assert_eq!((&given["who"], &given["filter"]), (&"carol".into(), &"port 80".into()));
+    let ended = lines.iter().find(|l| l["event"] == "ended" && l["id"] == given["id"]);
+    let ended = ended.expect("it ended");
+    assert_eq!((&ended["packets"], &ended["result"]), (&25.into(), &"complete".into()));
     let removed: Vec<_> =
         of("what", "DELETE /v1/pins/1").into_iter().filter(|l| l["who"] == "alice").collect();
     assert_eq!((&removed[0]["event"], &removed[0]["pin"]), (&"asked".into(), &1.into()));
@@ -174,6 +193,31 @@ fn a_pin_is_made_listed_and_removed_within_the_ceilings_of_the_role() {
     let refused = of("event", "refused");
     assert_eq!(refused.iter().filter(|l| l["who"] == "carol").count(), 2, "{refused:#?}");
     assert_eq!(of("event", "asked").len(), of("event", "ended").len(), "{lines:#?}");
+}
+
+#[test]
+fn packets_of_a_pin_are_given_within_the_ceilings_of_the_role() {
+    let bed = Bed::new();
+    let now_ns = record(&bed);
+    let few = "[[role]]\nname = 'few'\nkind = 'reader'\npackets = 3\n\
+               [[role]]\nname = 'new'\nkind = 'reader'\nhistory = '150s'\n\
+               [[user]]\nname = 'eve'\nrole = 'few'\n[[user]]\nname = 'frank'\nrole = 'new'\n\
+               [[listen]]\naddress = '127.0.0.1:8005'\nuser = 'eve'\n\
+               [[listen]]\naddress = '127.0.0.1:8006'\nuser = 'frank'\n";
+    let _gateway = bed.gateway(&config(&bed, few));
+    let answer = post(&bed, ALICE, &wanted(now_ns, -200, -100, "port 80"));
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    assert_eq!(pin(&bed, 1, "done")["packets"], 50);
+    let give = |port| ask(&bed, port, "GET", "/v1/pins/1/packets", "").body;
+    assert_eq!(packets_in(&give(ALICE)).len(), 50);
+    let given = give(8005);
+    assert_eq!(packets_in(&given).len(), 3);
+    assert!(String::from_utf8_lossy(&given).contains("limited: 3 packets"));
+    // Of somebody else's pin no packet is given that the role does not reach back to.
+    let asked_ns = Time::now().0;
+    let given = packets_in(&give(8006));
+    assert!(given.len() < 50, "{}", given.len());
+    assert!(given.iter().all(|(time_ns, _)| *time_ns >= asked_ns - 150 * SECOND));
 }
 
 #[test]
@@ -202,6 +246,7 @@ fn what_makes_no_sense_or_has_no_room_is_refused_and_says_why() {
         (with("after", "soon".into()), 400, "after: "),
         (with("colour", "red".into()), 400, "unknown field `colour`"),
         (with("community_id", "1:x".into()), 400, "community_id: "),
+        (with("filter", "port 80 or ".repeat(200).into()), 400, "filter: 2000 bytes at most"),
     ] {
         assert_eq!(answer.status, status, "{}", answer.text());
         assert!(answer.text().contains(says), "{says}: {}", answer.text());
@@ -216,7 +261,10 @@ fn what_makes_no_sense_or_has_no_room_is_refused_and_says_why() {
     assert_eq!(other.status, 403);
 
     // The budget that the configuration names, which has room for one small pin.
-    assert_eq!(post(&bed, ALICE, &wanted(now_ns, -100, -90, "")).status, 201);
+    let (json, small) = ("Content-Type: Application/JSON; a=b\r\n", wanted(now_ns, -100, -90, ""));
+    let small = small.to_string();
+    let made = bed.net.b.inside(|| send("127.0.0.1:8001", "POST", "/v1/pins", json, &small));
+    assert_eq!(made.status, 201, "{}", made.text());
     let one = pin(&bed, 1, "done");
     assert!(evidence.join("pin-00000001/pin.json").exists());
     assert_eq!(post(&bed, ALICE, &good).status, 201);
@@ -241,6 +289,62 @@ fn what_makes_no_sense_or_has_no_room_is_refused_and_says_why() {
         "{}",
         refused.text()
     );
+}
+
+#[test]
+fn a_list_is_bounded_and_neither_many_pins_nor_one_that_cannot_be_read_is_in_the_way() {
+    let bed = Bed::new();
+    let now_ns = record(&bed);
+    let pins = PinStore::make(&PinStore::beside(&bed.store()), None).expect("a directory");
+    let first = pins.add(Wish {
+        store: bed.store(),
+        question: Question::default(),
+        after: Time(now_ns - 100 * SECOND),
+        before: Time(now_ns - 50 * SECOND),
+        until: None,
+        reason: "an alert".into(),
+        rule: Some("trojans".into()),
+        order: None,
+    });
+    // As many as a store may have of users.
+    let mut like = serde_json::to_value(first.expect("room")).expect("JSON");
+    for number in 2..=1000 {
+        like["number"] = number.into();
+        fs::create_dir(pins.place(number)).expect("it is new");
+        fs::write(pins.place(number).join("pin.json"), like.to_string()).expect("room");
+    }
+    fs::write(pins.place(999).join("pin.json"), "{").expect("room");
+
+    let gateway = bed.gateway(&config(&bed, ""));
+    let answer = post(&bed, ALICE, &wanted(now_ns, -100, -50, "port 80"));
+    assert_eq!(answer.status, 201, "{}", answer.text());
+    assert_eq!(pin(&bed, 1001, "done")["packets"], 25);
+    let told = |port, path: &str| {
+        let answer = ask(&bed, port, "GET", path, "");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let told = answer.json();
+        let pins = told["pins"].as_array().expect("a list").iter();
+        let numbers: Vec<u64> = pins.map(|pin| pin["number"].as_u64().expect("one")).collect();
+        (numbers, told["next"].clone(), told["unread"].clone())
+    };
+    let newest: Vec<u64> = (902..=1001).rev().filter(|number| *number != 999).collect();
+    assert_eq!(told(CAROL, "/v1/pins"), (newest, 901.into(), json!([999])));
+    let older: Vec<u64> = (802..=901).rev().collect();
+    assert_eq!(told(CAROL, "/v1/pins?from=901"), (older, 801.into(), json!([])));
+    assert_eq!(told(CAROL, "/v1/pins?from=2"), (vec![2, 1], Value::Null, json!([])));
+    assert_eq!(told(BOB, "/v1/pins"), (vec![], Value::Null, json!([])), "nothing of others'");
+    assert_eq!(ask(&bed, ALICE, "GET", "/v1/pins/999", "").status, 503);
+    assert_eq!(ask(&bed, ALICE, "DELETE", "/v1/pins/1001", "").status, 204);
+    drop(gateway);
+
+    // Pins that are there and cannot be read are not none.
+    fs::write(pins.dir().join("settings.json"), "{").expect("room");
+    let _gateway = bed.gateway(&config(&bed, ""));
+    for (method, path) in [("GET", "/v1/pins"), ("GET", "/v1/pins/1"), ("DELETE", "/v1/pins/1")] {
+        let answer = ask(&bed, ALICE, method, path, "");
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        assert!(answer.text().contains("settings.json"), "{}", answer.text());
+    }
 }
 
 #[test]

@@ -116,7 +116,16 @@ pub fn list(flags: &flags::Pins) -> Result<()> {
         return Ok(());
     }
     let mut out = stdout().lock();
-    for pin in pins.list()? {
+    let mut unread = 0;
+    for (number, pin) in pins.list()? {
+        let pin = match pin {
+            Ok(pin) => pin,
+            Err(e) => {
+                unread += 1;
+                say(&format!("pin {number}: {:#}", anyhow::Error::from(e)));
+                continue;
+            }
+        };
         if flags.json {
             writeln!(out, "{}", printable::json(&serde_json::to_string(&pin)?))?;
             continue;
@@ -137,6 +146,7 @@ pub fn list(flags: &flags::Pins) -> Result<()> {
         let (used, budget) = (show_bytes(pins.used()?), show_bytes(pins.budget()?));
         writeln!(out, "{used} of {budget} in {}", pins.dir().display())?;
     }
+    ensure!(unread == 0, "not all pins can be read, as said above");
     Ok(())
 }
 
@@ -149,7 +159,8 @@ pub fn remove(flags: &flags::Unpin) -> Result<()> {
     Ok(())
 }
 
-/// Goes on with all pins of a directory that are not done, and says what becomes of them.
+/// Goes on with pins of a directory that are not done, and says what becomes of them. Those that
+/// users of a gateway have had made are the gateway's to copy: its audit has what became of them.
 pub struct Driver<'a> {
     pins: &'a PinStore,
     copying: tapdeck_evidence::Driver,
@@ -175,6 +186,6 @@ impl<'a> Driver<'a> {
                 say(&format!("{e:#}"));
             }
         };
-        Ok(copying.drive(pins, |_| true, told, watch)?.is_some())
+        Ok(copying.drive(pins, |pin| pin.order.is_none(), told, watch)?.is_some())
     }
 }

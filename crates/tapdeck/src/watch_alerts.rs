@@ -99,7 +99,14 @@ impl<'a> Watcher<'a> {
             fs::read(&position).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let follow = Follow::new(&flags.eve, reached, flags.from_start)
             .with_context(|| format!("cannot read {}", flags.eve.display()))?;
-        let merger = Merger::new(rules, &pins.list()?, Time::now());
+        let mut before = Vec::new();
+        for (number, pin) in pins.list()? {
+            match pin {
+                Ok(pin) => before.push(pin),
+                Err(e) => say(&format!("pin {number}: {:#}", anyhow::Error::from(e))),
+            }
+        }
+        let merger = Merger::new(rules, &before, Time::now());
         let (counts, told) = (Counts::default(), Time::now());
         Ok(Self { pins, store, follow, merger, counts, told, position, written: reached })
     }

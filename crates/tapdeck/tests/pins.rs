@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use common::{SECOND, made, packets_of, recorders, segment};
 use serde_json::Value;
-use tapdeck_evidence::Time;
+use tapdeck_evidence::{Most, Order, PinStore, Question, Time, Wish};
 use tapdeck_testkit::frame::UdpFrame;
 use tapdeck_testkit::{Net, Sender, Talking, wait_for};
 use testbed::recorder::Recorder;
@@ -132,6 +132,35 @@ fn a_pin_that_was_killed_goes_on() {
     assert_eq!(times, expected, "each second's packet once");
     assert_eq!(times.last(), Some(&(now_ns + 7 * SECOND)));
     assert!(times.len() >= 57, "{}", times.len());
+}
+
+#[test]
+fn pins_of_a_gateway_s_users_are_left_to_it_and_one_that_cannot_be_read_is_told() {
+    let (_dir, store, now_ns) = store();
+    let made = PinStore::make(&PinStore::beside(&store), None).expect("a directory");
+    for by in [None, Some("alice"), None] {
+        let wish = Wish {
+            store: store.clone(),
+            question: Question::default(),
+            after: Time(now_ns - 60 * SECOND),
+            before: Time(now_ns - 30 * SECOND),
+            until: None,
+            reason: "case 9".into(),
+            rule: None,
+            order: by.map(|by| Order { by: by.into(), most: Most::ALL }),
+        };
+        made.add(wish).expect("room");
+    }
+    let resumed = tapdeck(&["pins", "--dir", text(&store), "--resume"]);
+    assert!(resumed.status.success(), "{}", said(&resumed));
+    let states: Vec<Value> = pins(&store).iter().map(|pin| pin["state"].clone()).collect();
+    assert_eq!(states, ["done", "open", "done"]);
+
+    fs::write(made.place(1).join("pin.json"), "{").expect("room");
+    let listed = tapdeck(&["pins", "--dir", text(&store)]);
+    assert_eq!(listed.status.code(), Some(1));
+    assert!(said(&listed).contains("pin 1: cannot read "), "{}", said(&listed));
+    assert_eq!(pins(&store).len(), 2);
 }
 
 #[test]

@@ -103,10 +103,14 @@ pub fn export(store: &Path, question: &Question, key: &PrivateKey, out: &Path) -
 
 /// Returns times and frames of the packets of pcapng files.
 pub fn packets_of(path: &Path) -> Vec<(i64, Vec<u8>)> {
-    let bytes = fs::read(path).expect("a file");
+    packets_in(&fs::read(path).expect("a file"))
+}
+
+/// Returns times and frames of the packets of pcapng.
+pub fn packets_in(bytes: &[u8]) -> Vec<(i64, Vec<u8>)> {
     let packet = |record| match record {
         pcapng::Record::Packet(packet) => Some((packet.timestamp as i64, packet.frame.to_vec())),
         _ => None,
     };
-    pcapng::Reader::new(&bytes).filter_map(|record| packet(record.expect("whole blocks"))).collect()
+    pcapng::Reader::new(bytes).filter_map(|record| packet(record.expect("whole blocks"))).collect()
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -489,6 +490,10 @@ def test_pins_are_made_and_removed_by_who_may(
     expect(page.locator("#pins b:not(.state)")).to_have_count(0)
     pin.locator("summary").click()
     expect(pin.locator("details li").first).to_contain_text("dropped")
+    with page.expect_download() as download:
+        pin.get_by_role("link", name="Download packets of pin 1").click()
+    assert download.value.suggested_filename == "edge-pin-1.pcapng"
+    assert download.value.path().stat().st_size > 1000
     # A reader sees the same, and can do nothing to it.
     other = context.new_page()
     open_pins(other, f"{carol}/")
@@ -508,6 +513,34 @@ def test_pins_are_made_and_removed_by_who_may(
     expect(page.locator("#pins-state")).to_be_focused()
     assert bed.get(f"{carol}/v1/pins")["pins"] == []
     assert [text for text in said if "400 (Bad Request)" not in text] == []
+
+
+def test_of_many_pins_the_newest_come_first(
+    place: Place, context: BrowserContext, tmp_path: Path
+) -> None:
+    """A hundred are shown, and more when they are wanted; one that cannot be read is named."""
+    pins = tmp_path / "pins"
+    url, _ = pinning(place, pins)
+    page = context.new_page()
+    span = {"after": "2020-01-01T00:00:00Z", "before": bed.get(f"{url}/v1/stat")["last"]}
+    answer = page.request.post(f"{url}/v1/pins", data={**span, "reason": "case 7"})
+    assert answer.status == 201, answer.text()
+    bed.wait_for("the copy", lambda: bed.get(f"{url}/v1/pins/1")["state"] == "done")
+    made = json.loads((pins / "pin-00000001" / "pin.json").read_text())
+    for number in range(2, 121):
+        pin = pins / f"pin-{number:08}"
+        pin.mkdir()
+        (pin / "pin.json").write_text(json.dumps({**made, "number": number}))
+    (pins / "pin-00000120" / "pin.json").write_text("{")
+    open_pins(page, f"{url}/")
+    shown = page.locator(".pin")
+    expect(shown).to_have_count(99)
+    expect(shown.first).to_contain_text("Pin 119: case 7")
+    expect(page.locator("#pins-state")).to_contain_text("Cannot be read: pin 120.")
+    page.get_by_role("button", name="Show older pins").click()
+    expect(shown).to_have_count(119)
+    expect(shown.last).to_contain_text("Pin 1: case 7")
+    expect(page.locator("#pins-more")).to_be_hidden()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
