@@ -21,6 +21,7 @@ force, and need no lock: files that went out of the table stay for a while.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -98,8 +99,8 @@ def folder_of(sensor: str) -> str:
 
 
 def sensor_of(folder: str) -> str:
-    """Returns the sensor that has a folder."""
-    return unquote(folder)
+    """Returns the sensor that has a folder, in place of bytes that are no text with a mark."""
+    return unquote(os.fsencode(folder).decode(errors="replace"))
 
 
 class Lake:

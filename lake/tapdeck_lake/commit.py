@@ -14,10 +14,11 @@ from pathlib import Path
 
 import duckdb
 
-from .catalog import Lake, sensor_of
+from .catalog import Lake, folder_of, sensor_of
 from .engine import engine, listed
-from .errors import LakeError
-from .flow_files import Account, FlowFile, read_segment, stems
+from .errors import LakeError, told
+from .flow_files import Account, FlowFile, stems
+from .reader import READER
 
 BATCH = 1000
 """Segments of one transaction."""
@@ -40,19 +41,20 @@ def commit(lake: Lake) -> Committed:
         lake.table.settle()
         batch: list[tuple[Account, list[FlowFile]]] = []
         for directory, stem in landed(lake):
-            sensor = sensor_of(directory.name)
-            if lake.is_committed(sensor, stem):
+            if lake.is_committed(sensor_of(directory.name), stem):
                 continue
             try:
-                account, files = read_segment(directory, stem)
-                if account.sensor != sensor:
+                account, files = READER.read_segment(directory, stem)
+                # A sensor has one folder, whatever else its name could be written like.
+                folder = folder_of(account.sensor)
+                if folder != directory.name:
                     raise LakeError(
-                        f"{directory / stem}.parquet is of the sensor {account.sensor}, and lies "
-                        f"in the folder of {sensor}: move it to where it belongs"
+                        f"{directory / stem}.parquet is of the sensor {account.sensor}, and does "
+                        f"not lie in its folder: move it to {directory.with_name(folder)}"
                     )
                 count(db, account, files)
-            except LakeError as error:
-                print(f"tapdeck-lake: {error}", file=sys.stderr)
+            except (LakeError, OSError) as error:
+                print(f"tapdeck-lake: {told(error)}", file=sys.stderr)
                 done.faults += 1
                 continue
             batch.append((account, files))

@@ -20,7 +20,8 @@ from pathlib import Path
 from . import durable
 from .catalog import Lake, folder_of
 from .errors import LakeError, counted
-from .flow_files import Account, missing, number_of, read_segment, stems
+from .flow_files import Account, missing, number_of, stems
+from .reader import READER
 
 RECORD = ".tapdeck-lake-"
 """How the name of a list of what was delivered begins."""
@@ -119,7 +120,7 @@ class Shipper:
 
     def deliver(self, stem: str, done: Shipped) -> None:
         """Delivers a segment's files, the first last, behind its packets."""
-        account, files = read_segment(self.flows, stem)
+        account, files = READER.read_segment(self.flows, stem)
         if self.store is not None and not self.deliver_packets(self.store, account, done):
             done.waiting += 1
             return
