@@ -304,6 +304,8 @@ def main() -> int:
     try:
         code: int = options.run(options)
     except BrokenPipeError:
+        # What is left to be written goes nowhere, and is no fault at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except FAILURES as error:
         say(told(error))

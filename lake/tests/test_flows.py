@@ -247,6 +247,30 @@ def awaited(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize(("form", "line"), [("csv", "n\n42\n"), ("json", '{"n":42}\n')])
+def test_an_answer_stands_behind_what_standard_output_has(
+    tmp_path: Path, form: str, line: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    command = [sys.executable, "-m", "tapdeck_lake", "sql", "--flows", tmp_path, "--format", form]
+    with log.open("a") as out:
+        subprocess.run([*command, "select 42 as n"], check=True, stdout=out, cwd=LAKE)
+    assert log.read_text() == f"before\n{line}"
+
+
+def test_whoever_reads_no_more_of_an_answer_is_no_fault(tmp_path: Path) -> None:
+    command: list[str | Path] = [sys.executable, "-m", "tapdeck_lake", "sql", "--flows", tmp_path]
+    command += ["--format", "csv", "from range(1000000)"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=LAKE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"range\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
