@@ -77,7 +77,14 @@ def tasks_of(lake: Lake, shippers: list[Shipper], plan: Plan) -> list[Task]:
     """Returns what is to be done, in the order in which it is done where several are due."""
 
     def ship_all() -> int:
-        return sum(shipper.look().faults for shipper in shippers)
+        faults = 0
+        for shipper in shippers:
+            try:
+                faults += shipper.look().faults
+            except FAILURES as error:
+                shipper.tell(told(error))
+                faults += 1
+        return faults
 
     def roll_up() -> int:
         hosts.hosts(lake)

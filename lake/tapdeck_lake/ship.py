@@ -90,11 +90,10 @@ class Shipper:
     def run(self) -> Shipped:
         """Delivers what is there and was not delivered. Tells on standard error what cannot be."""
         done = Shipped()
+        if not self.flows.is_dir():
+            raise LakeError(f"{self.flows} is not there: tapdeck flows -o makes it")
         with durable.locked(self.record.with_suffix(".lock")):
-            try:
-                there = stems(self.flows)
-            except FileNotFoundError:
-                raise LakeError(f"{self.flows} is not there: tapdeck flows -o makes it") from None
+            there = stems(self.flows)
             self.tell_missing(there)
             for stem in there:
                 if stem not in self.delivered:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tapdeck_lake import serve
+from tapdeck_lake import serve, ship
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.errors import LakeError
 
@@ -106,6 +106,25 @@ def test_a_fault_is_counted_and_does_not_end_the_loop(
     assert (task.runs, task.faults) == (2, 1)
     assert task.succeeded_s > 0
     assert fleet.sound()["rows"] == 50
+
+
+def test_a_directory_that_is_not_there_keeps_no_other_sensor_from_shipping(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.write("hamburg", 1)
+    flows = [fleet.flows("berlin"), fleet.flows("hamburg")]
+    shippers = [ship.Shipper(directory, fleet.lake, None) for directory in flows]
+    task = serve.tasks_of(fleet.lake, shippers, serve.Plan())[0]
+    serve.run(task)
+    serve.run(task)
+    assert (task.name, task.runs, task.succeeded_s) == ("ship", 2, 0)
+    said = capsys.readouterr().err
+    assert said.count("tapdeck flows -o makes it") == 1, said
+    assert len(list((fleet.lake.landed / "hamburg").iterdir())) == 1
+    fleet.write("berlin", 1)
+    serve.run(task)
+    assert task.succeeded_s > 0
 
 
 def test_labels_are_escaped() -> None:
