@@ -53,6 +53,7 @@ def commit(lake: Lake) -> Committed:
                         f"not lie in its folder: move it to {directory.with_name(folder)}"
                     )
                 count(db, account, files)
+                lake.table.look_at(account, files)
             except (LakeError, OSError) as error:
                 print(f"tapdeck-lake: {told(error)}", file=sys.stderr)
                 done.faults += 1

@@ -251,6 +251,22 @@ class IcebergTable:
         self.follow(change, what)
         self.needed = None
 
+    def look_at(self, account: Account, files: Sequence[FlowFile]) -> None:
+        """Raises LakeError where a file does not tell its partition by what it says of columns."""
+        io, metadata = self.of_iceberg.io, self.of_iceberg.metadata
+        paths = [file.path for file in files if file.rows]
+        for path in paths:
+            try:
+                found = next(parquet_files_to_data_files(io, metadata, iter([uri_of(path)])))
+                told = found.partition[1]
+            except (ValueError, TypeError, KeyError) as error:
+                told = str(error)
+            if told != account.sensor:
+                raise LakeError(
+                    f"{path} is of the sensor {account.sensor}, and what it tells of its columns "
+                    f"does not say so ({told}): make it anew by `tapdeck flows`"
+                )
+
     def append(self, batch: Sequence[tuple[Account, Sequence[FlowFile]]]) -> None:
         """Takes in segments that have landed: their files become the table's own."""
         paths = [uri_of(file.path) for _, files in batch for file in files if file.rows]

@@ -118,3 +118,13 @@ def test_a_sensor_has_one_folder(fleet: Fleet, name: bytes, says: str) -> None:
     assert f"{fleet.lake.landed}/{says}" in done.stderr
     assert "1 segment committed" in done.stderr
     assert fleet.sound()["rows"] == 50
+
+
+def test_a_file_without_its_sensor_keeps_no_other_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = Fleet(tmp_path, kind="iceberg")
+    names = [name for name in SCHEMA.names if name != "sensor"]
+    path = write_whole(fleet.lake.landed / "berlin", fleet.rng, 20, names)
+    assert good_and(fleet, path).faults == 1
+    assert "what it tells of its columns does not say so" in capsys.readouterr().err
