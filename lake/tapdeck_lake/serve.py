@@ -160,16 +160,17 @@ def task_metrics(tasks: list[Task]) -> list[str]:
 
 def lake_metrics(lake: Lake) -> list[str]:
     """Returns what is counted in a lake."""
-    files = {kind: lake.files(kind) for kind in ("flows", "hosts")}
+    columns = "sensor, count(*), sum(rows - rows_expired), sum(packets_in_rows), sum(lost), "
+    columns += "sum(unseen), max(number) - min(number) + 1 - count(distinct number)"
+    with lake.table.reading():
+        files = {kind: lake.files(kind) for kind in ("flows", "hosts")}
+        found = lake.db.execute(f"select {columns} from segments group by sensor").fetchall()
     counts: Values = [(f'{{kind="{kind}"}}', len(there)) for kind, there in files.items()]
     sizes: Values = [
         (f'{{kind="{kind}"}}', sum(file.bytes for file in there)) for kind, there in files.items()
     ]
     lines = family("files", "gauge", "Files of the table and of its roll-up.", counts)
     lines += family("bytes", "gauge", "Length of these files.", sizes)
-    columns = "sensor, count(*), sum(rows - rows_expired), sum(packets_in_rows), sum(lost), "
-    columns += "sum(unseen), max(number) - min(number) + 1 - count(distinct number)"
-    found = lake.db.execute(f"select {columns} from segments group by sensor").fetchall()
     for at, (name, says) in enumerate(
         [
             ("segments", "Segments in the table."),
@@ -239,8 +240,15 @@ def whole(*parts: list[str]) -> str:
 def serve(lake: Lake, tasks: list[Task], address: str, stop: threading.Event) -> None:
     """Runs tasks when they are due, until it is asked to stop."""
     page = Page()
-    of_lake = lake_metrics(lake)
-    page.set(whole(task_metrics(tasks), of_lake))
+    of_lake: list[str] = []
+
+    def count() -> int:
+        of_lake[:] = lake_metrics(lake)
+        return 0
+
+    metrics = Task("metrics", 0, count)
+    run(metrics)
+    page.set(whole(task_metrics([*tasks, metrics]), of_lake))
     server = listen(address, page) if address else None
     try:
         while not stop.is_set():
@@ -249,8 +257,8 @@ def serve(lake: Lake, tasks: list[Task], address: str, stop: threading.Event) ->
                 run(task)
                 # What is shipped counts when it is committed.
                 if task.name != "ship":
-                    of_lake = lake_metrics(lake)
-                page.set(whole(task_metrics(tasks), of_lake))
+                    run(metrics)
+                page.set(whole(task_metrics([*tasks, metrics]), of_lake))
                 if stop.is_set():
                     break
             stop.wait(max(0.0, min(task.next_s for task in tasks) - time.monotonic()))
