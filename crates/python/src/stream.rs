@@ -52,7 +52,9 @@ pub struct Stream {
 
 /// What all that draw from an answer share.
 struct Shared {
-    parts: Mutex<Receiver<Part>>,
+    /// Where the answer's parts come; empty once it was given up, so that its thread waits for
+    /// nobody.
+    parts: Mutex<Option<Receiver<Part>>>,
     state: Mutex<State>,
     /// Batches that came and whose packets are given one by one.
     rows: Mutex<VecDeque<Rows>>,
@@ -88,7 +90,11 @@ impl Shared {
         if self.is_over() {
             return Waited::Over;
         }
-        let outcome = match parts.recv_timeout(patience) {
+        let received = match &*parts {
+            Some(parts) => parts.recv_timeout(patience),
+            None => Ok(Part::Failed(Failure::Left)),
+        };
+        let outcome = match received {
             Ok(Part::Begun) => return Waited::Begun,
             Ok(Part::Batch(batch)) => return Waited::Batch(batch),
             Err(RecvTimeoutError::Timeout) => return Waited::NotYet,
@@ -137,7 +143,7 @@ impl Stream {
         answer: impl FnOnce(&mut Outlet) -> Result<End, Failure> + Send + 'static,
     ) -> PyResult<Self> {
         let left = Left::default();
-        let parts = Mutex::new(worker::start(left.clone(), answer)?);
+        let parts = Mutex::new(Some(worker::start(left.clone(), answer)?));
         let (state, rows) = (Mutex::default(), Mutex::default());
         let shared = Arc::new(Shared { parts, state, rows, left });
         loop {
@@ -223,8 +229,11 @@ impl Stream {
     }
 
     /// Gives the answer up.
-    fn close(&self) {
+    fn close(&self, py: Python<'_>) {
         self.shared.left.set();
+        // Whoever draws from it holds the lock for a moment.
+        py.detach(|| drop(locked(&self.shared.parts).take()));
+        locked(&self.shared.rows).clear();
     }
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import tapdeck
 from conftest import PATIENCE_S, wait_for, write_pcap
 
 READ = {
@@ -140,3 +141,24 @@ def test_an_answer_needs_memory_for_a_few_batches(how: str, tmp_path: Path) -> N
     packets, grown = map(int, done.stdout.split())
     assert packets == 200_000
     assert grown < 64 << 20
+
+
+def threads() -> list[str]:
+    """Return the names of the module's threads in this process."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.append((task / "comm").read_text().strip())
+    return [name for name in names if name.startswith("tapdeck")]
+
+
+def test_nothing_stays_of_an_answer_that_was_given_up(tmp_path: Path) -> None:
+    place = tmp_path / "large.pcap"
+    write_pcap(place, ((10**18 + n, bytes(100)) for n in range(500_000)))
+    with tapdeck.open(place).query() as answer:
+        packets = iter(answer)
+        next(packets)
+        assert threads()
+    wait_for(lambda: not threads())
+    with pytest.raises(tapdeck.TapdeckError, match="given up"):
+        next(packets)
