@@ -245,7 +245,7 @@ def run_expire(options: argparse.Namespace) -> int:
     done = expire.expire(Lake(options.lake), options.grace, options.keep_days)
     files, size = counted(done.files, "file"), counted(done.bytes, "byte")
     say(f"{files} removed, {size}; {counted(done.rows, 'row')} expired")
-    return DONE
+    return FAILED if done.faults else DONE
 
 
 def run_check(options: argparse.Namespace) -> int:

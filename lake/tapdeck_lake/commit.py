@@ -41,9 +41,9 @@ def commit(lake: Lake) -> Committed:
         lake.table.settle()
         batch: list[tuple[Account, list[FlowFile]]] = []
         for directory, stem in landed(lake):
-            if lake.is_committed(sensor_of(directory.name), stem):
-                continue
             try:
+                if is_taken(lake, directory, stem):
+                    continue
                 account, files = READER.read_segment(directory, stem)
                 # A sensor has one folder, whatever else its name could be written like.
                 folder = folder_of(account.sensor)
@@ -70,6 +70,20 @@ def landed(lake: Lake) -> list[tuple[Path, str]]:
     """Returns the segments whose files have landed, by folder and stem."""
     folders = sorted(entry for entry in lake.landed.iterdir() if entry.is_dir())
     return [(folder, stem) for folder in folders for stem in stems(folder)]
+
+
+def is_taken(lake: Lake, directory: Path, stem: str) -> bool:
+    """Returns whether a segment that has landed is in the table, or was.
+
+    Raises LakeError where it landed again with other rows.
+    """
+    at_us = lake.committed_us(sensor_of(directory.name), stem)
+    if at_us is None:
+        return False
+    path = directory / f"{stem}.parquet"
+    if path.stat().st_ctime_ns // 1000 > at_us and not lake.table.needs(path):
+        lake.compare(path, READER.read_account(path))
+    return True
 
 
 COUNT = """

@@ -248,6 +248,21 @@ def files_of(directory: Path, stem: str) -> list[Path]:
     return [*days, directory / f"{stem}.parquet"]
 
 
+def read_account(path: Path) -> Account:
+    """Reads what a segment's first file tells. Raises LakeError where it tells nothing."""
+    return account_of(FlowFile.read(path))
+
+
+def account_of(first: FlowFile) -> Account:
+    """Returns what a segment's first file tells. Raises LakeError where it tells nothing."""
+    if first.account is None:
+        raise LakeError(
+            f"{first.path} does not tell what its segment has, so nobody could say whether all is "
+            "there: make it by `tapdeck flows` without an expression or times"
+        )
+    return first.account
+
+
 def read_segment(directory: Path, stem: str) -> tuple[Account, list[FlowFile]]:
     """Reads the ends of a segment's files.
 
@@ -255,12 +270,7 @@ def read_segment(directory: Path, stem: str) -> tuple[Account, list[FlowFile]]:
     """
     files = [FlowFile.read(path) for path in files_of(directory, stem)]
     first = files[-1]
-    account = first.account
-    if account is None:
-        raise LakeError(
-            f"{first.path} does not tell what its segment has, so nobody could say whether all is "
-            "there: make it by `tapdeck flows` without an expression or times"
-        )
+    account = account_of(first)
     if account.segment != stem:
         raise LakeError(f"{first.path} is of {account.segment}: names have been changed")
     rows = sum(file.rows for file in files)

@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -34,6 +35,10 @@ class Reader:
         """Reads the ends of a segment's files, as `flow_files.read_segment` does."""
         found = self.asked("read_segment", (directory, stem), directory / f"{stem}.parquet")
         return cast(tuple[Account, list[FlowFile]], found)
+
+    def read_account(self, path: Path) -> Account:
+        """Reads what a segment's first file tells, as `flow_files.read_account` does."""
+        return cast(Account, self.asked("read_account", (path,), path))
 
     def asked(self, name: str, arguments: tuple[object, ...], path: Path) -> object:
         """Returns what a function returned there. Raises what it raised there."""
@@ -81,7 +86,10 @@ def main() -> None:
     # Whoever asks says when it is over, by its own end at the latest.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    functions = {"read_segment": flow_files.read_segment}
+    functions: dict[str, Callable[..., object]] = {
+        "read_account": flow_files.read_account,
+        "read_segment": flow_files.read_segment,
+    }
     while True:
         try:
             name, arguments = pickle.load(sys.stdin.buffer)

@@ -95,8 +95,7 @@ def tasks_of(lake: Lake, shippers: list[Shipper], plan: Plan) -> list[Task]:
         return 0
 
     def remove() -> int:
-        expire.expire(lake, keep_days=plan.keep_days)
-        return 0
+        return expire.expire(lake, keep_days=plan.keep_days).faults
 
     tasks = [
         Task("commit", plan.commit_s, lambda: commit.commit(lake).faults),

@@ -120,6 +120,7 @@ class Shipper:
     def deliver(self, stem: str, done: Shipped) -> None:
         """Delivers a segment's files, the first last, behind its packets."""
         account, files = READER.read_segment(self.flows, stem)
+        self.lake.compare(files[-1].path, account)
         if self.store is not None and not self.deliver_packets(self.store, account, done):
             done.waiting += 1
             return
