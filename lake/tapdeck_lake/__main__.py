@@ -259,10 +259,15 @@ def run_check(options: argparse.Namespace) -> int:
     return FAILED if done.faults else DONE
 
 
-def source(options: argparse.Namespace) -> duckdb.DuckDBPyConnection:
+def lake_of(options: argparse.Namespace) -> Lake | None:
+    """Returns the lake that is asked; None where directories are."""
+    return None if options.lake is None else Lake(options.lake)
+
+
+def source(lake: Lake | None, options: argparse.Namespace) -> duckdb.DuckDBPyConnection:
     """Returns DuckDB over what is asked."""
-    if options.lake is not None:
-        return engine.over_lake(Lake(options.lake))
+    if lake is not None:
+        return engine.over_lake(lake)
     return engine.over_directories(directories(options.flows))
 
 
@@ -278,17 +283,16 @@ def directories(names: list[str]) -> list[Path]:
 
 
 def run_sql(options: argparse.Namespace) -> int:
-    ask.ask(source(options), options.query, options.format, options.out)
+    ask.ask(source(lake_of(options), options), options.query, options.format, options.out)
     return DONE
 
 
 def run_fetch(options: argparse.Namespace) -> int:
-    store = options.store
+    lake = lake_of(options)
+    store = options.store or lake
     if store is None:
-        if options.lake is None:
-            raise LakeError("where the packets are must be said: --store PATH|URL")
-        store = Lake(options.lake)
-    return fetch.fetch(source(options), options.query, store, options.write, options.tapdeck)
+        raise LakeError("where the packets are must be said: --store PATH|URL")
+    return fetch.fetch(source(lake, options), options.query, store, options.write, options.tapdeck)
 
 
 def run_functions(_options: argparse.Namespace) -> int:

@@ -2,8 +2,8 @@
 
 A segment is taken when its first file has landed, since that comes last, and when its rows, counted
 by the engine that will read them, have the packets that its account tells. Its rows and its account
-enter the table at once, with those of up to a thousand others. What lands again is
-known by sensor and segment, and left alone.
+enter the table at once, with those of up to a thousand others. What lands again is known by sensor
+and segment, and left alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """`tapdeck-lake expire`: removes files that are no part of the table any more, and old rows.
 
 Files that compaction replaced stay for an hour, so that a question that began before ends well.
-Files that nobody names are what a killed process left, or came a
-second time. With a number of days, whole days go: the
-account of each segment then says how many of its rows went, and `hosts` stays. Sensors are asked
-nothing and told nothing.
+Files that nobody names are what a killed process left, or came a second time. With a number of
+days, whole days go: the account of each segment then says how many of its rows went, and `hosts`
+stays. Sensors are asked nothing and told nothing.
 """
 
 from __future__ import annotations

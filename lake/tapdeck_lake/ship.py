@@ -61,9 +61,11 @@ class Shipper:
 
     def note(self, stem: str) -> None:
         """Enters a segment that was delivered."""
-        is_whole = not self.record.exists() or self.record.read_bytes()[-1:] in (b"", b"\n")
-        with self.record.open("a") as record:
-            record.write(stem + "\n" if is_whole else f"\n{stem}\n")
+        with self.record.open("a+b") as record:
+            # Whoever was killed may have left a line without its end.
+            record.seek(max(record.seek(0, os.SEEK_END) - 1, 0))
+            is_whole = record.read(1) in (b"", b"\n")
+            record.write(f"{stem}\n".encode() if is_whole else f"\n{stem}\n".encode())
             record.flush()
             os.fsync(record.fileno())
         self.delivered.add(stem)
