@@ -12,7 +12,7 @@ RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 .PHONY: help setup demo test python test-python nightly fuzz lint advisories bench bench-python lab lab-once lab-quick lab-test test-vm deb
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what building and testing need and what is missing (Debian 12 or later)
 	@scripts/setup.sh --lab

@@ -245,7 +245,7 @@ def run_expire(options: argparse.Namespace) -> int:
     done = expire.expire(Lake(options.lake), options.grace, options.keep_days)
     files, size = counted(done.files, "file"), counted(done.bytes, "byte")
     say(f"{files} removed, {size}; {counted(done.rows, 'row')} expired")
-    return DONE
+    return FAILED if done.faults else DONE
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -259,10 +259,15 @@ def run_check(options: argparse.Namespace) -> int:
     return FAILED if done.faults else DONE
 
 
-def source(options: argparse.Namespace) -> duckdb.DuckDBPyConnection:
+def lake_of(options: argparse.Namespace) -> Lake | None:
+    """Returns the lake that is asked; None where directories are."""
+    return None if options.lake is None else Lake(options.lake)
+
+
+def source(lake: Lake | None, options: argparse.Namespace) -> duckdb.DuckDBPyConnection:
     """Returns DuckDB over what is asked."""
-    if options.lake is not None:
-        return engine.over_lake(Lake(options.lake))
+    if lake is not None:
+        return engine.over_lake(lake)
     return engine.over_directories(directories(options.flows))
 
 
@@ -278,17 +283,16 @@ def directories(names: list[str]) -> list[Path]:
 
 
 def run_sql(options: argparse.Namespace) -> int:
-    ask.ask(source(options), options.query, options.format, options.out)
+    ask.ask(source(lake_of(options), options), options.query, options.format, options.out)
     return DONE
 
 
 def run_fetch(options: argparse.Namespace) -> int:
-    store = options.store
+    lake = lake_of(options)
+    store = options.store or lake
     if store is None:
-        if options.lake is None:
-            raise LakeError("where the packets are must be said: --store PATH|URL")
-        store = Lake(options.lake)
-    return fetch.fetch(source(options), options.query, store, options.write, options.tapdeck)
+        raise LakeError("where the packets are must be said: --store PATH|URL")
+    return fetch.fetch(source(lake, options), options.query, store, options.write, options.tapdeck)
 
 
 def run_functions(_options: argparse.Namespace) -> int:
@@ -304,6 +308,8 @@ def main() -> int:
     try:
         code: int = options.run(options)
     except BrokenPipeError:
+        # What is left to be written goes nowhere, and is no fault at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except FAILURES as error:
         say(told(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import duckdb
@@ -32,14 +33,25 @@ def ask(db: duckdb.DuckDBPyConnection, query: str, form: str, out: Path | None) 
             if out is not None:
                 raise LakeError("-o is for csv, json and parquet: add --format")
             show(db, query)
+        elif out is not None:
+            write(db, query, form, out)
+        elif form == "parquet":
+            raise LakeError("Parquet cannot be written to standard output: add -o FILE")
         else:
-            if out is None and form == "parquet":
-                raise LakeError("Parquet cannot be written to standard output: add -o FILE")
-            to = "/dev/stdout" if out is None else out
-            sys.stdout.flush()
-            db.execute(f"copy ({query}) to {quoted(to)} ({COPY_OPTIONS[form]})")
+            # DuckDB empties a file that it writes to, and standard output may be one.
+            with tempfile.TemporaryDirectory(prefix="tapdeck-lake-") as directory:
+                answer = Path(directory) / "answer"
+                write(db, query, form, answer)
+                with answer.open("rb") as rows:
+                    shutil.copyfileobj(rows, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
     except duckdb.Error as error:
         raise LakeError(f"the query cannot be answered: {error}") from None
+
+
+def write(db: duckdb.DuckDBPyConnection, query: str, form: str, out: Path) -> None:
+    """Writes an answer to a file."""
+    db.execute(f"copy ({query}) to {quoted(out)} ({COPY_OPTIONS[form]})")
 
 
 def show(db: duckdb.DuckDBPyConnection, query: str) -> None:

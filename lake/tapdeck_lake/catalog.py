@@ -21,6 +21,7 @@ force, and need no lock: files that went out of the table stay for a while.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -98,8 +99,8 @@ def folder_of(sensor: str) -> str:
 
 
 def sensor_of(folder: str) -> str:
-    """Returns the sensor that has a folder."""
-    return unquote(folder)
+    """Returns the sensor that has a folder, in place of bytes that are no text with a mark."""
+    return unquote(os.fsencode(folder).decode(errors="replace"))
 
 
 class Lake:
@@ -207,10 +208,26 @@ class Lake:
         """Returns whether `files` has a file, in force or replaced."""
         return self.db.execute("select 1 from files where path = ?", (path,)).fetchone() is not None
 
-    def is_committed(self, sensor: str, segment: str) -> bool:
-        """Returns whether a segment's rows are in the table, or were until they expired."""
-        query = "select 1 from segments where sensor = ? and segment = ?"
-        return self.db.execute(query, (sensor, segment)).fetchone() is not None
+    def committed_us(self, sensor: str, segment: str) -> int | None:
+        """Returns when a segment was committed; None where it was not."""
+        query = "select committed_us from segments where sensor = ? and segment = ?"
+        found = self.db.execute(query, (sensor, segment)).fetchone()
+        return None if found is None else int(found[0])
+
+    def compare(self, path: Path, account: Account) -> None:
+        """Raises LakeError where the register has a segment of the same name and other rows.
+
+        `path` is the file that tells the account.
+        """
+        query = """select rows, packets_in_rows, began_ns from segments
+            where sensor = ? and segment = ?"""
+        found = self.db.execute(query, (account.sensor, account.segment)).fetchone()
+        if found not in (None, (account.rows, account.packets_in_rows, account.began_ns)):
+            raise LakeError(
+                f"{path} has other rows than the lake has of a segment of that name: another store "
+                "has the same name of a sensor, or the table was made anew; name sensors "
+                "differently"
+            )
 
     def add_segment(self, account: Account) -> None:
         """Enters a segment into the register. Raises sqlite3.IntegrityError where it is there."""

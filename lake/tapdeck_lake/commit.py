@@ -2,8 +2,8 @@
 
 A segment is taken when its first file has landed, since that comes last, and when its rows, counted
 by the engine that will read them, have the packets that its account tells. Its rows and its account
-enter the table at once, with those of up to a thousand others. What lands again is
-known by sensor and segment, and left alone.
+enter the table at once, with those of up to a thousand others. What lands again is known by sensor
+and segment, and left alone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 
 import duckdb
 
-from .catalog import Lake, sensor_of
+from .catalog import Lake, folder_of, sensor_of
 from .engine import engine, listed
-from .errors import LakeError
-from .flow_files import Account, FlowFile, read_segment, stems
+from .errors import LakeError, told
+from .flow_files import Account, FlowFile, stems
+from .reader import READER
 
 BATCH = 1000
 """Segments of one transaction."""
@@ -40,19 +41,21 @@ def commit(lake: Lake) -> Committed:
         lake.table.settle()
         batch: list[tuple[Account, list[FlowFile]]] = []
         for directory, stem in landed(lake):
-            sensor = sensor_of(directory.name)
-            if lake.is_committed(sensor, stem):
-                continue
             try:
-                account, files = read_segment(directory, stem)
-                if account.sensor != sensor:
+                if is_taken(lake, directory, stem):
+                    continue
+                account, files = READER.read_segment(directory, stem)
+                # A sensor has one folder, whatever else its name could be written like.
+                folder = folder_of(account.sensor)
+                if folder != directory.name:
                     raise LakeError(
-                        f"{directory / stem}.parquet is of the sensor {account.sensor}, and lies "
-                        f"in the folder of {sensor}: move it to where it belongs"
+                        f"{directory / stem}.parquet is of the sensor {account.sensor}, and does "
+                        f"not lie in its folder: move it to {directory.with_name(folder)}"
                     )
                 count(db, account, files)
-            except LakeError as error:
-                print(f"tapdeck-lake: {error}", file=sys.stderr)
+                lake.table.look_at(account, files)
+            except (LakeError, OSError) as error:
+                print(f"tapdeck-lake: {told(error)}", file=sys.stderr)
                 done.faults += 1
                 continue
             batch.append((account, files))
@@ -67,6 +70,20 @@ def landed(lake: Lake) -> list[tuple[Path, str]]:
     """Returns the segments whose files have landed, by folder and stem."""
     folders = sorted(entry for entry in lake.landed.iterdir() if entry.is_dir())
     return [(folder, stem) for folder in folders for stem in stems(folder)]
+
+
+def is_taken(lake: Lake, directory: Path, stem: str) -> bool:
+    """Returns whether a segment that has landed is in the table, or was.
+
+    Raises LakeError where it landed again with other rows.
+    """
+    at_us = lake.committed_us(sensor_of(directory.name), stem)
+    if at_us is None:
+        return False
+    path = directory / f"{stem}.parquet"
+    if path.stat().st_ctime_ns // 1000 > at_us and not lake.table.needs(path):
+        lake.compare(path, READER.read_account(path))
+    return True
 
 
 COUNT = """

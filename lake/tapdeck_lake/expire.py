@@ -1,15 +1,15 @@
 """`tapdeck-lake expire`: removes files that are no part of the table any more, and old rows.
 
 Files that compaction replaced stay for an hour, so that a question that began before ends well.
-Files that nobody names are what a killed process left, or came a
-second time. With a number of days, whole days go: the
-account of each segment then says how many of its rows went, and `hosts` stays. Sensors are asked
-nothing and told nothing.
+Files that nobody names are what a killed process left, or came a second time. With a number of
+days, whole days go: the account of each segment then says how many of its rows went, and `hosts`
+stays. Sensors are asked nothing and told nothing.
 """
 
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,9 +19,10 @@ from pathlib import Path
 from . import durable, hosts, parts
 from .catalog import Lake, now_us, sensor_of
 from .engine import listed
-from .errors import LakeError
+from .errors import LakeError, told
 from .flow_files import STEM
 from .lake_file import LakeFile
+from .reader import READER
 
 GRACE_S = 3600
 """How long a file that was replaced stays."""
@@ -31,11 +32,12 @@ DRAFT_S = 86_400
 
 @dataclass
 class Expired:
-    """What was removed."""
+    """What was removed, and how many segments were not, though the table has their names."""
 
     files: int = 0
     bytes: int = 0
     rows: int = 0
+    faults: int = 0
 
 
 def expire(
@@ -101,7 +103,7 @@ def remove_orphans(lake: Lake, done: Expired) -> None:
             is_part = lake.names(lake.inside(path)) if kind == "hosts" else lake.table.needs(path)
             if not is_part:
                 remove(path, done)
-    for path in [*lake.table.orphans(), *repeated(lake)]:
+    for path in [*lake.table.orphans(), *repeated(lake, done)]:
         remove(path, done)
     for scratch in lake.directory.glob(".scratch-*"):
         shutil.rmtree(scratch, ignore_errors=True)
@@ -114,15 +116,38 @@ def remove_orphans(lake: Lake, done: Expired) -> None:
                     remove(path, done)
 
 
-def repeated(lake: Lake) -> list[Path]:
-    """Returns files that have landed and whose rows the table has from elsewhere, or had."""
+def repeated(lake: Lake, done: Expired) -> list[Path]:
+    """Returns files that have landed and whose rows the table has from elsewhere, or had.
+
+    What has other rows than those is told and counted, and stays.
+    """
     found = []
-    for path in lake.landed.glob("*/*.parquet"):
+    are_same: dict[Path, bool] = {}
+    # A segment's first file is the last to go, because it tells what the others are.
+    for path in sorted(lake.landed.glob("*/*.parquet")):
         stem = STEM.match(path.name)
-        sensor = sensor_of(path.parent.name)
-        if stem and lake.is_committed(sensor, stem[0]) and not lake.table.needs(path):
+        if stem is None or lake.committed_us(sensor_of(path.parent.name), stem[0]) is None:
+            continue
+        if lake.table.needs(path):
+            continue
+        first = path.with_name(f"{stem[0]}.parquet")
+        if first not in are_same:
+            are_same[first] = is_same(lake, first)
+            done.faults += not are_same[first]
+        if are_same[first]:
             found.append(path)
     return found
+
+
+def is_same(lake: Lake, first: Path) -> bool:
+    """Returns whether a segment's first file has what the register has; tells where it has not."""
+    try:
+        if first.exists():
+            lake.compare(first, READER.read_account(first))
+    except (LakeError, OSError) as error:
+        print(f"tapdeck-lake: {told(error)}", file=sys.stderr)
+        return False
+    return True
 
 
 def remove(path: Path, done: Expired) -> None:

@@ -14,6 +14,7 @@ import duckdb
 
 from . import ask
 from .catalog import Lake, folder_of
+from .engine import listed
 from .errors import LakeError
 
 SENSOR = "{sensor}"
@@ -54,7 +55,8 @@ def fetch(
         ask.ask(db, query, "parquet", rows)
         if isinstance(store, Lake):
             try:
-                found = db.execute(f"select distinct sensor from read_parquet('{rows}')").fetchall()
+                of_rows = f"select distinct sensor from read_parquet({listed([rows])})"
+                found = db.execute(of_rows).fetchall()
             except duckdb.Error:
                 raise LakeError(
                     "the answer has no column sensor: ask for whole rows, select * from flows ..."

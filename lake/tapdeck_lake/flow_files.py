@@ -30,6 +30,14 @@ VERSION = b"1"
 STEM = re.compile(r"tapdeck-(\d{8,19})-\d{8}T\d{6}Z")
 FIRST = re.compile(rf"({STEM.pattern})\.parquet")
 
+MOST = 1 << 53
+"""More of anything than a segment has; the sum of a thousand such is a number for databases."""
+LARGEST = (1 << 63) - 1
+"""The largest number that databases have."""
+
+UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError)
+"""What pyarrow raises over a file whose end is damaged."""
+
 UTC_US = pa.timestamp("us", "UTC")
 
 SCHEMA = pa.schema(
@@ -99,11 +107,21 @@ class Account:
         values: dict[str, Any] = {}
         for name in cls.__annotations__:
             value = told.get(name)
-            is_text = name in ("sensor", "segment")
-            may_lack = name in ("packets", "began_ns", "ended_ns")
-            if not (isinstance(value, str if is_text else int) or (value is None and may_lack)):
+            if name in ("sensor", "segment"):
+                # What JSON can say and UTF-8 cannot is refused by `encode`.
+                is_right = isinstance(value, str) and value.encode() is not None
+            elif value is None:
+                is_right = name in ("packets", "began_ns", "ended_ns")
+            else:
+                least = -LARGEST if name.endswith("_ns") else 0
+                most = LARGEST if name.endswith("_ns") else MOST
+                # A truth value is an int, too.
+                is_right = type(value) is int and least <= value <= most
+            if not is_right:
                 raise ValueError(f"no {name}")
             values[name] = value
+        if number_of(values["segment"]) > LARGEST:
+            raise ValueError("no segment")
         return cls(**values)
 
     @property
@@ -134,12 +152,17 @@ class FlowFile:
         Raises LakeError where the file is no flow table, and FileNotFoundError where it is gone.
         """
         try:
-            with pq.ParquetFile(path) as file:
-                metadata, schema = file.metadata, file.schema_arrow
+            return cls.read_end(path)
         except FileNotFoundError:
             raise
-        except (pa.ArrowException, OSError) as error:
-            raise LakeError(f"{path} cannot be read as Parquet: {error}") from None
+        except UNREADABLE as error:
+            raise LakeError(f"{path} cannot be read as a flow table: {error}") from None
+
+    @classmethod
+    def read_end(cls, path: Path) -> FlowFile:
+        """Reads a file's end. Raises one of `UNREADABLE` where that is damaged in some ways."""
+        with pq.ParquetFile(path) as file:
+            metadata, schema = file.metadata, file.schema_arrow
         told = metadata.metadata or {}
         if told.get(VERSION_KEY) != VERSION:
             raise LakeError(f"{path} is no flow table that is known here: see docs/FLEET.md")
@@ -148,19 +171,14 @@ class FlowFile:
         account = told.get(ACCOUNT_KEY)
         try:
             parsed = Account.parse(account) if account is not None else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LakeError(f"{path} tells nothing of its segment: {error}") from None
-        column = SCHEMA.names.index("start")
-        of_file = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        for group in of_file:
-            if [group.column(i).path_in_schema for i in range(group.num_columns)] != SCHEMA.names:
-                raise LakeError(f"{path} is damaged: its columns have other names in places")
-        groups = [group.column(column) for group in of_file if group.num_rows]
-        if not all(group.is_stats_set for group in groups):
-            raise LakeError(f"{path} does not tell the times of its rows")
-        starts = [microseconds(group.statistics.min) for group in groups]
-        lasts = [microseconds(group.statistics.max) for group in groups]
-        first_us, last_us = min(starts, default=None), max(lasts, default=None)
+        first_us, last_us = times(path, metadata)
+        if first_us is not None and last_us is not None and day_of(first_us) != day_of(last_us):
+            raise LakeError(
+                f"{path} has rows of {day_of(first_us)} and of {day_of(last_us)}: a flow table has "
+                "those of one day; make it by `tapdeck flows`"
+            )
         size = path.stat().st_size
         return cls(path, size, metadata.num_rows, first_us, last_us, parsed)
 
@@ -168,6 +186,34 @@ class FlowFile:
     def day(self) -> str | None:
         """The day of all its rows (UTC), as `2026-01-02`."""
         return None if self.first_us is None else day_of(self.first_us)
+
+
+def times(path: Path, metadata: pq.FileMetaData) -> tuple[int | None, int | None]:
+    """Returns when the earliest and the latest row of a file begin; None where there are no rows.
+
+    Raises LakeError where the file does not tell.
+    """
+    starts, lasts = [], []
+    for group in (metadata.row_group(i) for i in range(metadata.num_row_groups)):
+        columns = [group.column(i) for i in range(group.num_columns)]
+        if [column.path_in_schema for column in columns] != SCHEMA.names:
+            raise LakeError(f"{path} is damaged: its columns have other names in places")
+        # Those of all columns are read, because PyIceberg reads them, too.
+        values = [extremes(column) for column in columns]
+        if group.num_rows:
+            of_start = values[SCHEMA.names.index("start")]
+            if of_start is None:
+                raise LakeError(f"{path} does not tell the times of its rows")
+            starts.append(microseconds(of_start[0]))
+            lasts.append(microseconds(of_start[1]))
+    return min(starts, default=None), max(lasts, default=None)
+
+
+def extremes(column: pq.ColumnChunkMetaData) -> tuple[Any, Any] | None:
+    """Returns the least and the greatest value of a column; None where it does not tell."""
+    if not column.is_stats_set or not column.statistics.has_min_max:
+        return None
+    return column.statistics.min, column.statistics.max
 
 
 def microseconds(time: datetime) -> int:
@@ -202,6 +248,21 @@ def files_of(directory: Path, stem: str) -> list[Path]:
     return [*days, directory / f"{stem}.parquet"]
 
 
+def read_account(path: Path) -> Account:
+    """Reads what a segment's first file tells. Raises LakeError where it tells nothing."""
+    return account_of(FlowFile.read(path))
+
+
+def account_of(first: FlowFile) -> Account:
+    """Returns what a segment's first file tells. Raises LakeError where it tells nothing."""
+    if first.account is None:
+        raise LakeError(
+            f"{first.path} does not tell what its segment has, so nobody could say whether all is "
+            "there: make it by `tapdeck flows` without an expression or times"
+        )
+    return first.account
+
+
 def read_segment(directory: Path, stem: str) -> tuple[Account, list[FlowFile]]:
     """Reads the ends of a segment's files.
 
@@ -209,12 +270,7 @@ def read_segment(directory: Path, stem: str) -> tuple[Account, list[FlowFile]]:
     """
     files = [FlowFile.read(path) for path in files_of(directory, stem)]
     first = files[-1]
-    account = first.account
-    if account is None:
-        raise LakeError(
-            f"{first.path} does not tell what its segment has, so nobody could say whether all is "
-            "there: make it by `tapdeck flows` without an expression or times"
-        )
+    account = account_of(first)
     if account.segment != stem:
         raise LakeError(f"{first.path} is of {account.segment}: names have been changed")
     rows = sum(file.rows for file in files)

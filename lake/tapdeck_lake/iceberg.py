@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pyiceberg import exceptions
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
@@ -43,6 +44,7 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
+from sqlalchemy.exc import SQLAlchemyError
 
 from .errors import LakeError
 from .flow_files import SCHEMA, UTC_US, Account, FlowFile
@@ -80,6 +82,33 @@ PROPERTIES = {
 }
 
 
+OF_ICEBERG: tuple[type[Exception], ...] = (
+    SQLAlchemyError,
+    # Of damaged manifests.
+    ValueError,
+    EOFError,
+    *(
+        kind
+        for kind in vars(exceptions).values()
+        if isinstance(kind, type) and issubclass(kind, Exception)
+    ),
+)
+"""What PyIceberg raises over a catalog or a table, beside what disks do."""
+
+
+@contextmanager
+def told_as_ours() -> Iterator[None]:
+    """Makes failures of PyIceberg's to failures of the lake."""
+    try:
+        yield
+    except OF_ICEBERG as error:
+        why = str(error).split("\n", 1)[0]
+        raise LakeError(
+            f"{TABLE} cannot be read or changed ({why}): see whether iceberg.db and iceberg/ are "
+            "whole, and free for others to read"
+        ) from None
+
+
 def catalog_of(directory: Path) -> SqlCatalog:
     """Returns the Iceberg catalog of a lake."""
     uri = f"sqlite:///{directory / 'iceberg.db'}"
@@ -99,6 +128,7 @@ def path_of(uri: str) -> Path:
     return Path(uri.removeprefix("file://").removeprefix("file:"))
 
 
+@told_as_ours()
 def create(directory: Path) -> None:
     """Makes the table of a lake, unless an attempt that was killed has made it."""
     directory = directory.resolve()
@@ -126,6 +156,7 @@ def number_of(column: str) -> int:
 class IcebergTable:
     """An Iceberg table, and the register that follows it."""
 
+    @told_as_ours()
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
         self.catalog = catalog_of(lake.directory)
@@ -137,6 +168,7 @@ class IcebergTable:
             ) from None
         self.needed: set[Path] | None = None
 
+    @told_as_ours()
     def files(self) -> list[LakeFile]:
         """Returns the files of the table, in the order of their rows' times."""
         tasks = self.of_iceberg.scan().plan_files()
@@ -177,12 +209,11 @@ class IcebergTable:
         """Makes all that is read inside be of one moment."""
         register = self.lake.db
         while True:
-            self.of_iceberg.refresh()
-            before = self.of_iceberg.metadata.current_snapshot_id
+            before = self.refreshed()
             with self.lake.reading():
                 there = register.execute("select id, what from changes").fetchall()
                 # The register is of a moment between these two looks at the table.
-                if self.catalog.load_table(TABLE).metadata.current_snapshot_id != before:
+                if self.newest() != before:
                     continue
                 behind = [json.loads(what) for change, what in there if self.has(change)]
                 if not behind:
@@ -201,11 +232,23 @@ class IcebergTable:
                 copy.close()
             return
 
+    @told_as_ours()
+    def refreshed(self) -> int | None:
+        """Takes up the table as it is now. Returns the number of its snapshot."""
+        self.of_iceberg.refresh()
+        return self.of_iceberg.metadata.current_snapshot_id
+
+    @told_as_ours()
+    def newest(self) -> int | None:
+        """Returns the number of the snapshot that the table has now."""
+        return self.catalog.load_table(TABLE).metadata.current_snapshot_id
+
     def has(self, change: str) -> bool:
         """Returns whether the table has a snapshot of a change."""
         snapshots = self.of_iceberg.metadata.snapshots
         return any(s.summary is not None and s.summary[CHANGE] == change for s in snapshots)
 
+    @told_as_ours()
     def settle(self) -> None:
         """Lets the register follow what a process that was killed has done to the table."""
         self.needed = None
@@ -251,6 +294,23 @@ class IcebergTable:
         self.follow(change, what)
         self.needed = None
 
+    def look_at(self, account: Account, files: Sequence[FlowFile]) -> None:
+        """Raises LakeError where a file does not tell its partition by what it says of columns."""
+        io, metadata = self.of_iceberg.io, self.of_iceberg.metadata
+        paths = [file.path for file in files if file.rows]
+        for path in paths:
+            try:
+                found = next(parquet_files_to_data_files(io, metadata, iter([uri_of(path)])))
+                told = found.partition[1]
+            except (ValueError, TypeError, KeyError) as error:
+                told = str(error)
+            if told != account.sensor:
+                raise LakeError(
+                    f"{path} is of the sensor {account.sensor}, and what it tells of its columns "
+                    f"does not say so ({told}): make it anew by `tapdeck flows`"
+                )
+
+    @told_as_ours()
     def append(self, batch: Sequence[tuple[Account, Sequence[FlowFile]]]) -> None:
         """Takes in segments that have landed: their files become the table's own."""
         paths = [uri_of(file.path) for _, files in batch for file in files if file.rows]
@@ -269,10 +329,12 @@ class IcebergTable:
             for account, _ in batch:
                 self.lake.add_segment(account)
 
+    @told_as_ours()
     def exchange(self, before: Sequence[LakeFile], after: LakeFile) -> None:
         """Puts a file in the place of others that have the same rows."""
         self.overwrite({}, before, [uri_of(self.lake.path(after))])
 
+    @told_as_ours()
     def drop(self, files: Sequence[LakeFile], counts: Counts) -> None:
         """Takes files out for good, and says so in the accounts of their segments."""
         self.overwrite({"expired": list(counts)}, files, [])
@@ -304,6 +366,7 @@ class IcebergTable:
             self.settle()
             raise
 
+    @told_as_ours()
     def needs(self, path: Path) -> bool:
         """Returns whether a file is named by a snapshot that is kept."""
         if self.needed is None:
@@ -324,6 +387,7 @@ class IcebergTable:
                 named.update(path_of(entry.data_file.file_path) for entry in entries)
         return named
 
+    @told_as_ours()
     def forget(self, grace_s: float) -> None:
         """Expires snapshots that were replaced longer ago."""
         before = datetime.now(UTC) - timedelta(seconds=grace_s)
@@ -331,6 +395,7 @@ class IcebergTable:
         self.of_iceberg.refresh()
         self.needed = None
 
+    @told_as_ours()
     def orphans(self) -> list[Path]:
         """Returns files of metadata that nobody needs."""
         old = time.time() - METADATA_S

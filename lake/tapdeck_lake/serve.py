@@ -77,7 +77,14 @@ def tasks_of(lake: Lake, shippers: list[Shipper], plan: Plan) -> list[Task]:
     """Returns what is to be done, in the order in which it is done where several are due."""
 
     def ship_all() -> int:
-        return sum(shipper.look().faults for shipper in shippers)
+        faults = 0
+        for shipper in shippers:
+            try:
+                faults += shipper.look().faults
+            except FAILURES as error:
+                shipper.tell(told(error))
+                faults += 1
+        return faults
 
     def roll_up() -> int:
         hosts.hosts(lake)
@@ -88,8 +95,7 @@ def tasks_of(lake: Lake, shippers: list[Shipper], plan: Plan) -> list[Task]:
         return 0
 
     def remove() -> int:
-        expire.expire(lake, keep_days=plan.keep_days)
-        return 0
+        return expire.expire(lake, keep_days=plan.keep_days).faults
 
     tasks = [
         Task("commit", plan.commit_s, lambda: commit.commit(lake).faults),
@@ -153,16 +159,17 @@ def task_metrics(tasks: list[Task]) -> list[str]:
 
 def lake_metrics(lake: Lake) -> list[str]:
     """Returns what is counted in a lake."""
-    files = {kind: lake.files(kind) for kind in ("flows", "hosts")}
+    columns = "sensor, count(*), sum(rows - rows_expired), sum(packets_in_rows), sum(lost), "
+    columns += "sum(unseen), max(number) - min(number) + 1 - count(distinct number)"
+    with lake.table.reading():
+        files = {kind: lake.files(kind) for kind in ("flows", "hosts")}
+        found = lake.db.execute(f"select {columns} from segments group by sensor").fetchall()
     counts: Values = [(f'{{kind="{kind}"}}', len(there)) for kind, there in files.items()]
     sizes: Values = [
         (f'{{kind="{kind}"}}', sum(file.bytes for file in there)) for kind, there in files.items()
     ]
     lines = family("files", "gauge", "Files of the table and of its roll-up.", counts)
     lines += family("bytes", "gauge", "Length of these files.", sizes)
-    columns = "sensor, count(*), sum(rows - rows_expired), sum(packets_in_rows), sum(lost), "
-    columns += "sum(unseen), max(number) - min(number) + 1 - count(distinct number)"
-    found = lake.db.execute(f"select {columns} from segments group by sensor").fetchall()
     for at, (name, says) in enumerate(
         [
             ("segments", "Segments in the table."),
@@ -232,8 +239,15 @@ def whole(*parts: list[str]) -> str:
 def serve(lake: Lake, tasks: list[Task], address: str, stop: threading.Event) -> None:
     """Runs tasks when they are due, until it is asked to stop."""
     page = Page()
-    of_lake = lake_metrics(lake)
-    page.set(whole(task_metrics(tasks), of_lake))
+    of_lake: list[str] = []
+
+    def count() -> int:
+        of_lake[:] = lake_metrics(lake)
+        return 0
+
+    metrics = Task("metrics", 0, count)
+    run(metrics)
+    page.set(whole(task_metrics([*tasks, metrics]), of_lake))
     server = listen(address, page) if address else None
     try:
         while not stop.is_set():
@@ -242,8 +256,8 @@ def serve(lake: Lake, tasks: list[Task], address: str, stop: threading.Event) ->
                 run(task)
                 # What is shipped counts when it is committed.
                 if task.name != "ship":
-                    of_lake = lake_metrics(lake)
-                page.set(whole(task_metrics(tasks), of_lake))
+                    run(metrics)
+                page.set(whole(task_metrics([*tasks, metrics]), of_lake))
                 if stop.is_set():
                     break
             stop.wait(max(0.0, min(task.next_s for task in tasks) - time.monotonic()))

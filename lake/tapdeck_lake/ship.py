@@ -20,7 +20,8 @@ from pathlib import Path
 from . import durable
 from .catalog import Lake, folder_of
 from .errors import LakeError, counted
-from .flow_files import Account, missing, number_of, read_segment, stems
+from .flow_files import Account, missing, number_of, stems
+from .reader import READER
 
 RECORD = ".tapdeck-lake-"
 """How the name of a list of what was delivered begins."""
@@ -60,9 +61,11 @@ class Shipper:
 
     def note(self, stem: str) -> None:
         """Enters a segment that was delivered."""
-        is_whole = not self.record.exists() or self.record.read_bytes()[-1:] in (b"", b"\n")
-        with self.record.open("a") as record:
-            record.write(stem + "\n" if is_whole else f"\n{stem}\n")
+        with self.record.open("a+b") as record:
+            # Whoever was killed may have left a line without its end.
+            record.seek(max(record.seek(0, os.SEEK_END) - 1, 0))
+            is_whole = record.read(1) in (b"", b"\n")
+            record.write(f"{stem}\n".encode() if is_whole else f"\n{stem}\n".encode())
             record.flush()
             os.fsync(record.fileno())
         self.delivered.add(stem)
@@ -89,11 +92,10 @@ class Shipper:
     def run(self) -> Shipped:
         """Delivers what is there and was not delivered. Tells on standard error what cannot be."""
         done = Shipped()
+        if not self.flows.is_dir():
+            raise LakeError(f"{self.flows} is not there: tapdeck flows -o makes it")
         with durable.locked(self.record.with_suffix(".lock")):
-            try:
-                there = stems(self.flows)
-            except FileNotFoundError:
-                raise LakeError(f"{self.flows} is not there: tapdeck flows -o makes it") from None
+            there = stems(self.flows)
             self.tell_missing(there)
             for stem in there:
                 if stem not in self.delivered:
@@ -119,7 +121,8 @@ class Shipper:
 
     def deliver(self, stem: str, done: Shipped) -> None:
         """Delivers a segment's files, the first last, behind its packets."""
-        account, files = read_segment(self.flows, stem)
+        account, files = READER.read_segment(self.flows, stem)
+        self.lake.compare(files[-1].path, account)
         if self.store is not None and not self.deliver_packets(self.store, account, done):
             done.waiting += 1
             return

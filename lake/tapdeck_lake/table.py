@@ -40,6 +40,10 @@ class Table(Protocol):
         """Ends what a process that was killed has begun."""
         ...
 
+    def look_at(self, account: Account, files: Sequence[FlowFile]) -> None:
+        """Raises LakeError where a segment that has landed cannot be taken in."""
+        ...
+
     def append(self, batch: Sequence[tuple[Account, Sequence[FlowFile]]]) -> None:
         """Takes in segments that have landed: rows and accounts at once."""
         ...
@@ -90,6 +94,9 @@ class PlainTable:
 
     def settle(self) -> None:
         """Has nothing to do: a change is one transaction."""
+
+    def look_at(self, account: Account, files: Sequence[FlowFile]) -> None:
+        """Has nothing to say: any segment can be taken in."""
 
     def append(self, batch: Sequence[tuple[Account, Sequence[FlowFile]]]) -> None:
         """Takes in segments that have landed."""

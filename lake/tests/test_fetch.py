@@ -87,3 +87,13 @@ def test_what_is_gone_is_named(fleet: Path, tapdeck: Path, tmp_path: Path) -> No
 def test_what_is_no_row_is_refused(fleet: Path, tmp_path: Path, query: str, says: str) -> None:
     done = tapdeck_lake("fetch", "--lake", fleet / "lake", "-w", tmp_path / "out", query)
     assert (done.returncode, says in done.stderr) == (1, True), done.stderr
+
+
+def test_a_directory_for_what_passes_may_have_any_name(
+    fleet: Path, tapdeck: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between = tmp_path / "it's"
+    between.mkdir()
+    monkeypatch.setenv("TMPDIR", str(between))
+    source: list[str | Path] = ["--lake", fleet / "lake", f"from flows where {PORT}"]
+    assert len(fetched(tapdeck, tmp_path / "all.pcapng", *source)) > 50

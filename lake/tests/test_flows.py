@@ -247,6 +247,45 @@ def awaited(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.parametrize("kind", ["files", "iceberg"])
+def test_a_sensors_name_may_be_long(tapdeck: Path, tmp_path: Path, kind: str) -> None:
+    name = "a sensor with a long name " * 4
+    write_store(tmp_path / "store", {1: drawn_segment(random.Random(1), T0_NS, 50)}, tapdeck)
+    run(tapdeck, "flows", "--dir", tmp_path / "store", "-o", tmp_path / "flows", "--sensor", name)
+    lake = Lake.init(tmp_path / "lake", kind)
+    assert ship.ship(tmp_path / "flows", lake, None).faults == 0
+    done = commit.commit(lake)
+    assert (done.segments, done.faults) == (1, 0)
+    assert over_lake(lake).sql("select distinct sensor from flows").fetchall() == [(name,)]
+    assert {file.sensor for file in lake.files("flows")} <= {name, ""}
+    assert check.check(lake).faults == []
+
+
+@pytest.mark.parametrize(("form", "line"), [("csv", "n\n42\n"), ("json", '{"n":42}\n')])
+def test_an_answer_stands_behind_what_standard_output_has(
+    tmp_path: Path, form: str, line: str
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    command: list[str | Path] = [sys.executable, "-m", "tapdeck_lake", "sql", "--flows", tmp_path]
+    command += ["--format", form, "select 42 as n"]
+    with log.open("a") as out:
+        subprocess.run(command, check=True, stdout=out, cwd=LAKE)
+    assert log.read_text() == f"before\n{line}"
+
+
+def test_whoever_reads_no_more_of_an_answer_is_no_fault(tmp_path: Path) -> None:
+    command: list[str | Path] = [sys.executable, "-m", "tapdeck_lake", "sql", "--flows", tmp_path]
+    command += ["--format", "csv", "from range(1000000)"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=LAKE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"range\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

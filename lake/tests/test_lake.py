@@ -307,6 +307,32 @@ def test_two_stores_with_one_name_are_told_apart(
     assert fleet.sound()["rows"] == 50
 
 
+def test_other_rows_by_a_known_name_are_told_and_kept(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stem = fleet.write("berlin", 1)
+    fleet.write("berlin", 2)
+    fleet.settle("berlin")
+    compact.compact(fleet.lake)
+    expire.expire(fleet.lake, grace_s=0)
+    rows = fleet.rows()
+    other = fleet.directory / "other"
+    assert write_flows(other, "berlin", 1, fleet.rng, 50, T0_US + 60_000_000) == stem
+    assert ship.ship(other, fleet.lake, None).faults == 1
+    assert "name sensors differently" in capsys.readouterr().err
+    # Also where it was brought by other means.
+    path = fleet.lake.landed / "berlin" / f"{stem}.parquet"
+    assert not path.exists()
+    path.write_bytes((other / path.name).read_bytes())
+    committed = commit.commit(fleet.lake)
+    assert (committed.segments, committed.faults) == (0, 1)
+    assert "name sensors differently" in capsys.readouterr().err
+    done = expire.expire(fleet.lake, grace_s=0)
+    assert (done.files, done.faults, path.exists()) == (0, 1, True)
+    assert "name sensors differently" in capsys.readouterr().err
+    assert fleet.rows() == rows
+
+
 def test_one_process_at_a_time_changes_a_lake(fleet: Fleet) -> None:
     with fleet.lake.changed():
         with pytest.raises(LakeError, match="is being changed by another process"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tapdeck_lake import serve
+from tapdeck_lake import serve, ship
 from tapdeck_lake.catalog import Lake
+from tapdeck_lake.engine import over_lake
 from tapdeck_lake.errors import LakeError
 
 from .synthetic import DAY_US, T0_US
@@ -106,6 +109,72 @@ def test_a_fault_is_counted_and_does_not_end_the_loop(
     assert (task.runs, task.faults) == (2, 1)
     assert task.succeeded_s > 0
     assert fleet.sound()["rows"] == 50
+
+
+def test_a_directory_that_is_not_there_keeps_no_other_sensor_from_shipping(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.write("hamburg", 1)
+    flows = [fleet.flows("berlin"), fleet.flows("hamburg")]
+    shippers = [ship.Shipper(directory, fleet.lake, None) for directory in flows]
+    task = serve.tasks_of(fleet.lake, shippers, serve.Plan())[0]
+    serve.run(task)
+    serve.run(task)
+    assert (task.name, task.runs, task.succeeded_s) == ("ship", 2, 0)
+    said = capsys.readouterr().err
+    assert said.count("tapdeck flows -o makes it") == 1, said
+    assert len(list((fleet.lake.landed / "hamburg").iterdir())) == 1
+    fleet.write("berlin", 1)
+    serve.run(task)
+    assert task.succeeded_s > 0
+
+
+def test_what_cannot_be_counted_does_not_end_the_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.lake.db.execute("alter table segments rename to elsewhere")
+    stop = threading.Event()
+
+    def mend() -> int:
+        if stops.runs == 1:
+            fleet.lake.db.execute("alter table elsewhere rename to segments")
+            stop.set()
+        return 0
+
+    stops = serve.Task("stops", 0, mend)
+    serve.serve(fleet.lake, [stops], "", stop)
+    assert stops.runs == 2
+    assert "metrics: no such table" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("harm", ["no database", "no tables", "no metadata", "no manifests"])
+def test_what_iceberg_cannot_read_is_told(
+    tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = Fleet(tmp_path, kind="iceberg")
+    fleet.write("berlin", 1)
+    fleet.settle("berlin")
+    fleet.write("berlin", 2)
+    fleet.ship("berlin")
+    database = fleet.lake.directory / "iceberg.db"
+    if harm == "no database":
+        database.write_bytes(b"no database at all" * 1000)
+    elif harm == "no tables":
+        sqlite3.connect(database).execute("drop table iceberg_tables")
+    else:
+        ending = "metadata.json" if harm == "no metadata" else "avro"
+        for path in fleet.lake.directory.glob(f"iceberg/**/*.{ending}"):
+            path.write_text("{}")
+    for task in serve.tasks_of(fleet.lake, [], serve.Plan()):
+        serve.run(task)
+        assert (task.runs, task.faults) == (1, 1), task.name
+    assert capsys.readouterr().err.count("tapdeck-lake: ") == 4
+    with pytest.raises(LakeError):
+        serve.lake_metrics(fleet.lake)
+    with pytest.raises(LakeError):
+        over_lake(Lake(fleet.lake.directory))
 
 
 def test_labels_are_escaped() -> None:

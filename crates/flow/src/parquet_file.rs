@@ -158,6 +158,8 @@ fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
         .set_data_page_row_count_limit(PAGE_ROWS)
         .set_max_row_group_row_count(None)
+        // An Iceberg table goes by the sensor, and by the whole of its name.
+        .set_statistics_truncate_length(None)
         // The writer makes room for so many and then folds the filter to what there were.
         .set_column_bloom_filter_max_ndv(path("dst_ip"), crate::MAX_ROWS as u64)
         .set_column_bloom_filter_fpp(path("dst_ip"), FALSE_POSITIVES);

@@ -76,6 +76,8 @@ pub enum Failure {
     Broken,
     /// Nobody takes the answer any more.
     Left,
+    /// The answer is made in another process, from which this one was forked.
+    Forked,
 }
 
 impl std::fmt::Display for Failure {
@@ -90,6 +92,10 @@ impl std::fmt::Display for Failure {
             Self::Columns(e) => write!(f, "cannot make columns: {e}"),
             Self::Broken => write!(f, "the answer ended by a fault of tapdeck; ask again"),
             Self::Left => write!(f, "the answer was given up"),
+            Self::Forked => write!(
+                f,
+                "the answer began in another process, and is read there alone; ask again in this one"
+            ),
         }
     }
 }

@@ -14,6 +14,12 @@ import_exception!(tapdeck._errors, StoreNotFoundError);
 import_exception!(tapdeck._errors, TapdeckError);
 import_exception!(tapdeck._errors, TimeError);
 
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        Self::from(&failure)
+    }
+}
+
 impl From<&Failure> for PyErr {
     fn from(failure: &Failure) -> Self {
         let text = failure.to_string();
@@ -21,9 +27,11 @@ impl From<&Failure> for PyErr {
             Failure::Store(Error::NotFound(_)) => StoreNotFoundError::new_err(text),
             Failure::Store(_) | Failure::Segment { .. } => StoreError::new_err(text),
             Failure::Filter(e) if e.is_usage() => FilterError::new_err(text),
-            Failure::Filter(_) | Failure::Columns(_) | Failure::Broken | Failure::Left => {
-                TapdeckError::new_err(text)
-            }
+            Failure::Filter(_)
+            | Failure::Columns(_)
+            | Failure::Broken
+            | Failure::Left
+            | Failure::Forked => TapdeckError::new_err(text),
         }
     }
 }

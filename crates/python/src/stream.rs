@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::CString;
+use std::process;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -52,11 +53,16 @@ pub struct Stream {
 
 /// What all that draw from an answer share.
 struct Shared {
-    parts: Mutex<Receiver<Part>>,
+    /// Where the answer's parts come; empty once it was given up, so that its thread waits for
+    /// nobody.
+    parts: Mutex<Option<Receiver<Part>>>,
     state: Mutex<State>,
     /// Batches that came and whose packets are given one by one.
     rows: Mutex<VecDeque<Rows>>,
     left: Left,
+    /// The process whose thread makes the answer. One that was forked from it has no such thread,
+    /// and locks in it may be held by threads that it has not.
+    process: u32,
 }
 
 #[derive(Default)]
@@ -82,13 +88,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// Fails in a process that was forked after the answer began.
+    fn is_ours(&self) -> Result<(), Failure> {
+        if self.process == process::id() { Ok(()) } else { Err(Failure::Forked) }
+    }
+
     /// Waits for what comes next, for so long. To be called without Python's lock.
     fn wait(&self, patience: Duration) -> Waited {
         let parts = locked(&self.parts);
         if self.is_over() {
             return Waited::Over;
         }
-        let outcome = match parts.recv_timeout(patience) {
+        let received = match &*parts {
+            Some(parts) => parts.recv_timeout(patience),
+            None => Ok(Part::Failed(Failure::Left)),
+        };
+        let outcome = match received {
             Ok(Part::Begun) => return Waited::Begun,
             Ok(Part::Batch(batch)) => return Waited::Batch(batch),
             Err(RecvTimeoutError::Timeout) => return Waited::NotYet,
@@ -125,6 +140,10 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.left.set();
+        if self.is_ours().is_err() {
+            let parts = self.parts.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(parts.take());
+        }
     }
 }
 
@@ -137,9 +156,10 @@ impl Stream {
         answer: impl FnOnce(&mut Outlet) -> Result<End, Failure> + Send + 'static,
     ) -> PyResult<Self> {
         let left = Left::default();
-        let parts = Mutex::new(worker::start(left.clone(), answer)?);
+        let parts = Mutex::new(Some(worker::start(left.clone(), answer)?));
         let (state, rows) = (Mutex::default(), Mutex::default());
-        let shared = Arc::new(Shared { parts, state, rows, left });
+        let process = process::id();
+        let shared = Arc::new(Shared { parts, state, rows, left, process });
         loop {
             match py.detach(|| shared.wait(PATIENCE)) {
                 Waited::Begun => return Ok(Self { schema, gives_packets, shared }),
@@ -161,6 +181,7 @@ impl Stream {
         if !self.gives_packets {
             return Err(PyTypeError::new_err("rows of flows come as batches of Arrow alone"));
         }
+        self.shared.is_ours()?;
         loop {
             if let Some(packet) = next_packet(py, &mut locked(&self.shared.rows)) {
                 return Ok(Some(packet));
@@ -185,6 +206,7 @@ impl Stream {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // Who asks for other columns may get these all the same: so the interface says.
         drop(requested_schema);
+        self.shared.is_ours()?;
         let asker = thread::current().id();
         let (shared, schema) = (self.shared.clone(), self.schema.clone());
         let reader = Reader { shared, schema, asker, has_begun: false };
@@ -223,8 +245,14 @@ impl Stream {
     }
 
     /// Gives the answer up.
-    fn close(&self) {
+    fn close(&self, py: Python<'_>) {
+        if self.shared.is_ours().is_err() {
+            return;
+        }
         self.shared.left.set();
+        // Whoever draws from it holds the lock for a moment.
+        py.detach(|| drop(locked(&self.shared.parts).take()));
+        locked(&self.shared.rows).clear();
     }
 }
 
@@ -239,6 +267,7 @@ struct Reader {
 
 impl Reader {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>, ArrowError> {
+        self.shared.is_ours().map_err(|e| ArrowError::ExternalError(e.to_string().into()))?;
         let rest = locked(&self.shared.rows).pop_front();
         if let Some(rest) = rest.map(Rows::rest).filter(|rest| rest.num_rows() > 0) {
             self.has_begun = true;

@@ -78,6 +78,7 @@ def test_a_span_begins_before_its_end(store: Path) -> None:
     ("question", "what"),
     [
         ({"limit": 0}, "limit: 0"),
+        ({"limit": 2**70}, "limit: 1180591620717411303424"),
         ({"community_id": "2:abc"}, "community_id: .* is no Community ID"),
         ({"direction": "up"}, 'write "in" or "out"'),
     ],

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tapdeck
@@ -65,6 +66,7 @@ def test_times_may_be_written_in_three_ways(store: Path, program: Program, tmp_p
     assert expected == [packet for packet in everything if after <= packet[0] < before]
     forms: list[tuple[tapdeck.Time, tapdeck.Time]] = [
         (after, before),
+        (np.int64(after), np.int64(before)),
         (moments[0], moments[1]),
         (moments[0].astimezone(east), moments[1].astimezone().replace(tzinfo=None)),
         (texts[0], texts[1]),

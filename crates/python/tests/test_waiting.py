@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import tapdeck
 from conftest import PATIENCE_S, wait_for, write_pcap
 
 READ = {
@@ -140,3 +141,59 @@ def test_an_answer_needs_memory_for_a_few_batches(how: str, tmp_path: Path) -> N
     packets, grown = map(int, done.stdout.split())
     assert packets == 200_000
     assert grown < 64 << 20
+
+
+def threads() -> list[str]:
+    """Return the names of the module's threads in this process."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.append((task / "comm").read_text().strip())
+    return [name for name in names if name.startswith("tapdeck")]
+
+
+def test_nothing_stays_of_an_answer_that_was_given_up(tmp_path: Path) -> None:
+    place = tmp_path / "large.pcap"
+    write_pcap(place, ((10**18 + n, bytes(100)) for n in range(500_000)))
+    with tapdeck.open(place).query() as answer:
+        packets = iter(answer)
+        next(packets)
+        assert threads()
+    wait_for(lambda: not threads())
+    with pytest.raises(tapdeck.TapdeckError, match="given up"):
+        next(packets)
+
+
+FORK = """
+import os, signal, sys
+import tapdeck
+
+store = tapdeck.open(sys.argv[1])
+answer = store.query()
+reader = answer.to_reader()
+first = next(iter(answer))
+child = os.fork()
+if child == 0:
+    # Who waits for what never comes is ended by that.
+    signal.alarm(60)
+    for read in (lambda: next(answer), answer.to_arrow, answer.to_polars, reader.read_all):
+        try:
+            read()
+        except Exception as error:
+            assert "ask again in this one" in str(error), error
+            print(isinstance(error, tapdeck.TapdeckError))
+    answer.close()
+    assert next(iter(store.query())).time_ns == first.time_ns
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(1 + sum(1 for _ in answer), flush=True)
+"""
+
+
+def test_a_forked_process_is_refused_and_its_parent_goes_on(tmp_path: Path) -> None:
+    place = tmp_path / "large.pcap"
+    write_pcap(place, ((10**18 + n, bytes(100)) for n in range(300_000)))
+    command = [sys.executable, "-c", FORK, str(place)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", "True", "True", "False", "300000"]

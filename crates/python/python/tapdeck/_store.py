@@ -121,8 +121,10 @@ class Store:
             The store cannot be read.
         """
         after_ns, before_ns = span(after, before)
-        if limit is not None and limit < 1:
-            raise QuestionError(f"limit: {limit} is none; write 1 or more, or leave it out")
+        if limit is not None and not 1 <= limit < 2**64:
+            raise QuestionError(
+                f"limit: {limit} is none; write 1 or more, up to 2**64 - 1, or leave it out"
+            )
         interfaces = [interface] if isinstance(interface, str) else list(interface or [])
         stream = _native.query(
             self._path,

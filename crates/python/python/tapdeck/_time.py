@@ -1,14 +1,16 @@
 """Points in time, as questions have them."""
 
+import operator
 from datetime import UTC, datetime, timedelta
+from typing import SupportsIndex
 
 from tapdeck import _native
 from tapdeck._errors import TimeError
 
-Time = datetime | str | int
+Time = datetime | str | SupportsIndex
 """A point in time: a `datetime`, where one without a zone is local; a `str` as
 `tapdeck query --after` takes it, as ``"2026-01-02T03:04:05Z"``, ``"14:02"``, ``"10m ago"``; or an
-`int`, nanoseconds since 1970-01-01 (UTC)."""
+`int`, also one of numpy's, nanoseconds since 1970-01-01 (UTC)."""
 
 EARLIEST = -(2**63)
 LATEST = 2**63 - 1
@@ -50,8 +52,8 @@ def nanoseconds(time: Time, name: str) -> int:
         aware = time.astimezone() if time.tzinfo is None else time
         # A Timestamp of pandas has more digits than a datetime.
         ns = (aware - _EPOCH) // _MICROSECOND * 1000 + getattr(time, "nanosecond", 0)
-    elif isinstance(time, int) and not isinstance(time, bool):
-        ns = time
+    elif isinstance(time, SupportsIndex) and not isinstance(time, bool):
+        ns = operator.index(time)
         if 0 < abs(ns) < _LEAST_NS:
             raise TimeError(
                 f"{name}: {ns} ns are within eleven days of 1970, so another unit was meant: "
