@@ -96,7 +96,7 @@ impl Shared {
         let now = Known::of(&part);
         let mut known = self.known();
         let agrees = match known.get(name) {
-            // Where a range has no bytes, a server says how long the object is, and may say no more.
+            // Where a range has no bytes, a server tells the length, and may tell nothing else.
             Some(first) if part.bytes.is_empty() => first.len == now.len,
             Some(first) => *first == now,
             None => {
