@@ -10,14 +10,14 @@ mod site;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use awkward::store::Store;
 use rustix::process::Signal;
 use site::{Misbehaviour, Site};
 use tapdeck_testkit::process::Running;
-use tapdeck_testkit::{SplitMix64, wait_for};
+use tapdeck_testkit::{SplitMix64, Talking, wait_for};
 
 /// A store, and the web server that gives it.
 struct Bed {
@@ -321,6 +321,25 @@ fn whoever_reads_elsewhere_ends_with_whoever_asks() {
     query.signal(Signal::KILL);
     query.wait();
     wait_for("the end of who reads", || has_ended(readers[0]));
+}
+
+#[test]
+fn a_signal_ends_a_fetch_that_waits_for_a_silent_server() {
+    let bed = Bed::new(4);
+    let tables = bed.tables();
+    bed.site.misbehave(".pcapng", Misbehaviour::Stall);
+    bed.be_patient(3600);
+    let flags = bed.site.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let table = tables[0].to_str().expect("text");
+    let words = ["fetch", "--flows", table, "--store", &bed.site.url, "-w", "-"];
+    let mut fetch = bed.command(&[&words, &flags[..]].concat());
+    let mut fetch = Talking::start(fetch.stdout(Stdio::null()));
+    wait_for("a question", || bed.site.was_asked(".pcapng"));
+    fetch.process.signal(Signal::INT);
+    let (status, said) = fetch.end();
+    assert!(status.success(), "{said:?}");
+    assert_eq!(said, ["tapdeck: stopped by a signal: 0 packets"]);
 }
 
 #[test]
