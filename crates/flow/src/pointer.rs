@@ -440,6 +440,7 @@ fn owner(owners: &Owners, at: u64) -> Option<usize> {
 mod tests {
     use std::error::Error as _;
     use std::ops::Range;
+    use std::sync::Arc;
 
     use parquet::data_type::Int64Type;
     use parquet::file::writer::SerializedFileWriter;
@@ -518,7 +519,7 @@ mod tests {
         let schema = parse_message_type("message rows { required int64 offset; }").unwrap();
         let mut file = Vec::new();
         let mut writer =
-            SerializedFileWriter::new(&mut file, schema.into(), Default::default()).unwrap();
+            SerializedFileWriter::new(&mut file, schema.into(), Arc::default()).unwrap();
         let mut group = writer.next_row_group().unwrap();
         let mut column = group.next_column().unwrap().unwrap();
         column.typed::<Int64Type>().write_batch(&[1, 2, 3], None, None).unwrap();

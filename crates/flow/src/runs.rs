@@ -127,8 +127,8 @@ pub fn put_runs(out: &mut Vec<u8>, runs: &[(u32, u32)]) {
     }
 }
 
-/// Takes what [`put_runs`] puts of a row; `None` where it is something else. Runs ascend and hold at
-/// least a granule each.
+/// Takes what [`put_runs`] puts of a row; `None` where it is something else. Runs ascend and hold a
+/// granule each at least.
 pub fn take_runs(mut bytes: &[u8]) -> Option<Vec<(u32, u32)>> {
     let mut left = take(&mut bytes)?;
     let (mut runs, mut next) = (Vec::new(), 0_u64);
