@@ -5,7 +5,7 @@
 //! that of [`crate::FlowTable`], made again of the row's columns, so a packet that is in no row of
 //! those is chosen for none, and none is chosen for two.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::BufRead;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -26,22 +26,27 @@ use crate::runs::take_runs;
 const DAY_US: i64 = DAY_NS / 1000;
 /// The longest line of JSON.
 const LINE: u64 = 64 << 10;
+/// The longest text of a column, as names of files are.
+const TEXT: usize = 255;
 
 /// Why a row leads nowhere.
 #[derive(Debug, thiserror::Error)]
 pub enum PointerError {
     /// the file is no Parquet, or is damaged
-    #[error("it cannot be read as Parquet: {0}")]
+    #[error("it cannot be read as Parquet")]
     Parquet(#[from] ParquetError),
     /// the line is no object, or a value is not what the column has
-    #[error("{0}")]
+    #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// standard input, or a file
-    #[error("cannot read: {0}")]
+    #[error("cannot read")]
     Io(#[from] std::io::Error),
     /// the line does not end
     #[error("the line is longer than {LINE} bytes")]
     Long,
+    /// no flow table has such a text
+    #[error("the {0} of a row is longer than {TEXT} bytes")]
+    LongText(&'static str),
     /// without it packets are not found, or cannot be told from others
     #[error("the row has no {0}, which its packets are found by")]
     Missing(&'static str),
@@ -164,6 +169,16 @@ fn address(column: &'static str, text: Option<&str>) -> Result<Option<IpAddr>, P
 
 impl Columns {
     fn pointer(self) -> Result<Pointer, PointerError> {
+        for (column, text) in [
+            ("sensor", Some(&self.sensor)),
+            ("segment", self.segment.as_ref()),
+            ("src_ip", self.src_ip.as_ref()),
+            ("dst_ip", self.dst_ip.as_ref()),
+        ] {
+            if text.is_some_and(|text| text.len() > TEXT) {
+                return Err(PointerError::LongText(column));
+            }
+        }
         let start_us = self.start.ok_or(PointerError::Missing("start"))?;
         let fwd: u64 = needed("fwd_packets", self.fwd_packets)?;
         let rev: u64 = needed("rev_packets", self.rev_packets)?;
@@ -243,7 +258,7 @@ fn named(protocol: u8, ends: [Option<IpAddr>; 2], ports: Option<(u16, u16)>) -> 
 }
 
 /// Reads the rows of a flow table, or of any Parquet file with its columns, up to `most` of each
-/// group and one more.
+/// group and one more. Of a group whose rows include one that leads nowhere, that is the last.
 pub fn pointers<R: ChunkReader + 'static>(
     file: R,
     most: usize,
@@ -253,7 +268,14 @@ pub fn pointers<R: ChunkReader + 'static>(
     let groups = (0..reader.num_row_groups()).map(move |number| {
         let group = reader.get_row_group(number)?;
         let rows = group.get_row_iter(None)?.take(most.saturating_add(1));
-        Ok(rows.map(pointer_of).collect::<Vec<_>>())
+        let mut pointers = Vec::new();
+        for row in rows {
+            pointers.push(pointer_of(row));
+            if pointers.last().is_some_and(Result::is_err) {
+                break;
+            }
+        }
+        Ok(pointers)
     });
     Ok(groups.flat_map(|group: Result<_, PointerError>| match group {
         Ok(rows) => rows,
@@ -350,26 +372,33 @@ pub fn pointers_of_lines(
 /// Chooses packets for the rows of one segment, granule by granule in the order of the segment.
 pub struct Chooser {
     reader: InnermostReader,
-    /// For each key the rows that have it: where their granules lie, and the row's number.
-    rows: HashMap<Key, Vec<(Range<u64>, usize)>>,
+    /// The rows that packets are chosen for.
+    rows: Vec<usize>,
+    owners: HashMap<Key, Owners>,
 }
 
+/// Whose packets are those of one key: from each place on the number of a row, or of none.
+type Owners = Vec<(u64, Option<usize>)>;
+
 impl Chooser {
-    /// Makes a chooser for rows, each with a number. A row that is there twice counts once.
+    /// Makes a chooser for rows, each with a number. A row that is there twice counts once, and
+    /// where several of one key lie, packets are those of the lowest number.
     pub fn new<'a>(rows: impl IntoIterator<Item = (usize, &'a Pointer)>) -> Self {
-        let mut by_key: HashMap<Key, Vec<(Range<u64>, usize)>> = HashMap::new();
+        let mut by_key: HashMap<Key, Vec<(&Range<u64>, usize)>> = HashMap::new();
+        let (mut seen, mut numbers) = (HashSet::new(), Vec::new());
         for (number, pointer) in rows {
-            let same = by_key.entry(pointer.key).or_default();
-            if !same.iter().any(|(place, _)| *place == pointer.place) {
-                same.push((pointer.place.clone(), number));
+            if seen.insert((pointer.key, &pointer.place)) {
+                numbers.push(number);
+                by_key.entry(pointer.key).or_default().push((&pointer.place, number));
             }
         }
-        Self { reader: InnermostReader::new(), rows: by_key }
+        let owners = by_key.into_iter().map(|(key, rows)| (key, owners(&rows))).collect();
+        Self { reader: InnermostReader::new(), rows: numbers, owners }
     }
 
     /// Returns the rows that packets are chosen for, by their numbers.
     pub fn rows(&self) -> impl Iterator<Item = usize> {
-        self.rows.values().flatten().map(|(_, number)| *number)
+        self.rows.iter().copied()
     }
 
     /// Returns the number of the row that a packet is in, which lies in a granule at `at`; `None`
@@ -377,14 +406,48 @@ impl Chooser {
     pub fn row_of(&mut self, link: LinkType, frame: &[u8], time_ns: i64, at: u64) -> Option<usize> {
         let found = self.reader.read(link, frame, time_ns);
         let (key, _) = Key::of(&found, time_ns.div_euclid(DAY_NS) as i32);
-        let rows = self.rows.get(&key)?;
-        rows.iter().find(|(place, _)| place.contains(&at)).map(|(_, number)| *number)
+        owner(self.owners.get(&key)?, at)
     }
+}
+
+/// Returns which row's packets lie where, of rows with one key.
+fn owners(rows: &[(&Range<u64>, usize)]) -> Owners {
+    let places = rows.iter().filter(|(place, _)| !place.is_empty());
+    let mut ends: Vec<(u64, bool, usize)> = places
+        .flat_map(|(place, number)| [(place.start, true, *number), (place.end, false, *number)])
+        .collect();
+    ends.sort_unstable();
+    let (mut here, mut owners) = (BTreeSet::new(), Vec::new());
+    for same in ends.chunk_by(|a, b| a.0 == b.0) {
+        for (_, begins, number) in same {
+            if *begins {
+                here.insert(*number);
+            } else {
+                here.remove(number);
+            }
+        }
+        owners.push((same[0].0, here.first().copied()));
+    }
+    owners
+}
+
+fn owner(owners: &Owners, at: u64) -> Option<usize> {
+    let upto = owners.partition_point(|(from, _)| *from <= at);
+    owners[upto.checked_sub(1)?].1
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PointerError, blob, pointers_of_lines};
+    use std::error::Error as _;
+    use std::ops::Range;
+    use std::sync::Arc;
+
+    use parquet::data_type::Int64Type;
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+    use tapdeck_testkit::SplitMix64;
+
+    use super::{PointerError, blob, owner, owners, pointers, pointers_of_lines};
 
     const ROW: &str = r#"{"sensor":"s","segment":"x","start":"2026-01-02 03:04:05.000006","ip_version":4,
         "proto":17,"src_ip":"10.0.0.1","dst_ip":"10.0.0.2","src_port":1,"dst_port":2,"ether_type":2048,
@@ -430,9 +493,58 @@ mod tests {
         ] {
             assert!(one(&ROW.replace(from, to)).is_err(), "{to}");
         }
-        assert!(one("[]").is_err() && one("nothing").is_err());
+        assert!(one("[]").is_err());
+        let error = one("nothing").unwrap_err();
+        let cause = error.source().map(ToString::to_string);
+        assert!(
+            cause.is_none_or(|cause| !error.to_string().contains(&cause)),
+            "said twice: {error}"
+        );
+        for column in ["sensor", "segment", "src_ip", "dst_ip"] {
+            let mut row: serde_json::Value = serde_json::from_str(&ROW.replace('\n', "")).unwrap();
+            row[column] = "x".repeat(256).into();
+            let error = one(&row.to_string()).unwrap_err();
+            assert!(matches!(error, PointerError::LongText(long) if long == column), "{error}");
+        }
+        let runs = "\"runs\":\"\\\\x09".to_owned() + &"\\\\x02".repeat(9);
+        let many = ROW.replace("\"granules\":4", "\"granules\":9");
+        let many = many.replace("\"runs\":\"\\\\x04\\\\x07\\\\x01\\\\x00", &runs);
+        assert_eq!(one(&many).unwrap().runs, None, "more than a flow table has: {many}");
         let long = format!("{{\"segment\": \"{}\"}}", "x".repeat(1 << 20));
         assert!(matches!(one(&long), Err(PointerError::Long)));
+    }
+
+    #[test]
+    fn rows_end_with_the_first_that_leads_nowhere() {
+        let schema = parse_message_type("message rows { required int64 offset; }").unwrap();
+        let mut file = Vec::new();
+        let mut writer =
+            SerializedFileWriter::new(&mut file, schema.into(), Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<Int64Type>().write_batch(&[1, 2, 3], None, None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+        let rows: Vec<_> = pointers(bytes::Bytes::from(file), 10).unwrap().collect();
+        assert!(matches!(rows[..], [Err(PointerError::Missing("start"))]), "{rows:?}");
+    }
+
+    #[test]
+    fn of_rows_with_one_key_a_packet_is_the_first_that_it_lies_in() {
+        let mut rng = SplitMix64(1);
+        for _ in 0..1000 {
+            let places: Vec<Range<u64>> = (0..rng.below(6))
+                .map(|_| (rng.below(12_u64), rng.below(5_u64)))
+                .map(|(start, len)| start..start + len)
+                .collect();
+            let rows: Vec<_> = places.iter().zip(0..).collect();
+            let owners = owners(&rows);
+            for at in 0..20 {
+                let first = places.iter().position(|place| place.contains(&at));
+                assert_eq!(owner(&owners, at), first, "{at} in {places:?}");
+            }
+        }
     }
 
     #[test]

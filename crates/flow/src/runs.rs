@@ -127,12 +127,15 @@ pub fn put_runs(out: &mut Vec<u8>, runs: &[(u32, u32)]) {
     }
 }
 
-/// Takes what [`put_runs`] puts; `None` where it is something else. Runs ascend and hold at least a
-/// granule each.
+/// Takes what [`put_runs`] puts of a row; `None` where it is something else. Runs ascend and hold a
+/// granule each at least.
 pub fn take_runs(mut bytes: &[u8]) -> Option<Vec<(u32, u32)>> {
     let mut left = take(&mut bytes)?;
     let (mut runs, mut next) = (Vec::new(), 0_u64);
     while left > 0 {
+        if runs.len() == MOST {
+            return None;
+        }
         let head = take(&mut bytes)?;
         let length = if head & 1 == 1 { take(&mut bytes)?.checked_add(2)? } else { 1 };
         let from = next.checked_add(head >> 1)?;

@@ -81,12 +81,7 @@ struct Named {
 /// Where a sensor, or the file, makes no sense.
 pub fn resolve(query: &Query) -> Result<Vec<Sensor>> {
     let config = configured(query.config.as_deref())?;
-    let flags = Shown {
-        cert: query.cert.clone(),
-        key: query.key.clone(),
-        ca: query.ca.clone(),
-        token: None,
-    };
+    let flags = Shown::from(&query.shown);
     let patience = config.patience_s.map_or(PATIENCE, Duration::from_secs);
     let mut sensors: Vec<Sensor> = Vec::new();
     for asked in &query.remote {
@@ -121,8 +116,7 @@ pub fn resolve(query: &Query) -> Result<Vec<Sensor>> {
 /// Where the file makes no sense.
 pub fn of_store(relay: &Relay) -> Result<(Shown, Duration)> {
     let config = configured(relay.config.as_deref())?;
-    let (cert, key, ca) = (relay.cert.clone(), relay.key.clone(), relay.ca.clone());
-    let shown = Shown { cert, key, ca, token: None }.or(&config.all);
+    let shown = Shown::from(&relay.shown).or(&config.all);
     let patience = config.patience_s.map_or(STORE_PATIENCE, Duration::from_secs);
     Ok((Shown { token: None, ..shown }, patience))
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::server::Failed;
 
 /// Bytes of extents that are kept, and of those on their way that were begun ahead of need.
-const MEMORY: u64 = 64 << 20;
+pub const MEMORY: u64 = 64 << 20;
 
 type Place = (Arc<str>, u64);
 

@@ -56,11 +56,6 @@ pub enum Error {
     Threads(std::io::Error),
 }
 
-/// Returns whether a text names a store elsewhere.
-pub fn is_url(text: &str) -> bool {
-    ["s3://", "https://", "http://"].iter().any(|scheme| text.starts_with(scheme))
-}
-
 /// Opens a store at a URL. Nothing is asked yet. A server may be silent for as long as `patience`.
 ///
 /// S3 is asked as the environment says: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,

@@ -21,7 +21,7 @@ mod merge;
 mod relay;
 
 use std::io::{self, Write as _};
-use std::process::ExitCode;
+use std::process::{ExitCode, exit};
 
 use clap::Parser;
 use tapdeck_packet::printable;
@@ -34,7 +34,18 @@ fn say(text: &str) {
     let _ = writeln!(io::stderr(), "tapdeck-remote: {}", printable::lines(text));
 }
 
+/// Ends the process, with exit code 1, as soon as any of its threads panics: others would wait for
+/// what that thread was to do.
+fn end_with_any_thread() {
+    std::panic::set_hook(Box::new(|info| {
+        let what = info.to_string().replace('\n', " ");
+        say(&format!("{what}: this is a fault of tapdeck, please report it"));
+        exit(1)
+    }));
+}
+
 fn main() -> ExitCode {
+    end_with_any_thread();
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
         Err(e) => {
@@ -64,4 +75,28 @@ fn main() -> ExitCode {
 
 fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    /// Set for the process that is to fail, which is this test once more.
+    const FAILS: &str = "TAPDECK_TEST_FAILS";
+
+    #[test]
+    fn a_thread_that_fails_ends_the_process() {
+        if std::env::var_os(FAILS).is_some() {
+            super::end_with_any_thread();
+            // The process ends while this waits.
+            let _ = std::thread::spawn(|| panic!("a range of {} bytes", -1)).join();
+            std::process::exit(0);
+        }
+        let mut command = Command::new(std::env::current_exe().expect("a test is a program"));
+        command.args(["tests::a_thread_that_fails_ends_the_process", "--exact", "--nocapture"]);
+        let output = command.env(FAILS, "1").output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(" a range of -1 bytes: this is a fault of tapdeck"), "{said}");
+    }
 }

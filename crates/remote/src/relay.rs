@@ -3,8 +3,12 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::process::exit;
+use std::thread;
 
 use anyhow::{Context as _, Result};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use tapdeck_remote::Error;
 use tapdeck_store::io::serve;
 
@@ -19,6 +23,7 @@ pub fn run(flags: &Relay) -> Result<()> {
         let text = "relay is for programs that read a store elsewhere: `tapdeck query --dir URL`";
         return Err(Wrong(text.to_owned()).into());
     }
+    end_with(&stream).context("cannot start threads")?;
     let storage = of_store(flags).and_then(|(shown, patience)| {
         tapdeck_remote::open(&flags.url, &shown, patience).map_err(as_usage)
     });
@@ -28,6 +33,17 @@ pub fn run(flags: &Relay) -> Result<()> {
         io::Error::new(kind, format!("{e:#}"))
     });
     serve(storage, stream).context("cannot answer")
+}
+
+/// Ends this program when the other end of a socket closes, whatever a server is waited for.
+fn end_with(stream: &UnixStream) -> io::Result<()> {
+    let stream = stream.try_clone()?;
+    let wait = move || {
+        // Nothing is asked for: that the other end has closed is told all the same.
+        while poll(&mut [PollFd::new(&stream, PollFlags::empty())], None) == Err(Errno::INTR) {}
+        exit(0)
+    };
+    thread::Builder::new().name("tapdeck-hangup".into()).spawn(wait).map(drop)
 }
 
 /// Tells what the user has to write in another way from what fails.

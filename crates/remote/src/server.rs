@@ -11,6 +11,8 @@ use crate::web::Site;
 
 /// Objects that a listing may have.
 pub const MOST_OBJECTS: usize = 1 << 20;
+/// The longest object.
+pub const LONGEST_OBJECT: u64 = 1 << 43;
 
 #[derive(Debug)]
 pub enum Server {
@@ -81,6 +83,10 @@ impl Server {
             Self::S3(bucket) => bucket.get(name, range.clone()).await,
             Self::Web(site) => site.get(name, range.clone()).await,
         }?;
+        if part.len > LONGEST_OBJECT {
+            let tib = LONGEST_OBJECT >> 40;
+            return Err(Failed::lie(format!("it says that an object is longer than {tib} TiB")));
+        }
         let there = range.end.min(part.len).saturating_sub(range.start);
         if part.bytes.len() as u64 != there {
             return Err(Failed::lie(format!(

@@ -4,17 +4,20 @@
 #[allow(dead_code)]
 #[path = "../../tapdeck/tests/awkward/mod.rs"]
 mod awkward;
+mod rows;
 mod site;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use awkward::store::Store;
+use rustix::process::Signal;
 use site::{Misbehaviour, Site};
-use tapdeck_testkit::SplitMix64;
+use tapdeck_testkit::process::Running;
+use tapdeck_testkit::{SplitMix64, Talking, wait_for};
 
 /// A store, and the web server that gives it.
 struct Bed {
@@ -45,6 +48,10 @@ impl Bed {
     }
 
     fn tapdeck(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("it was built")
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(program("tapdeck"));
         command.args(words).env("XDG_CONFIG_HOME", self.store.dir.path());
         for name in std::env::vars_os().map(|(name, _)| name) {
@@ -52,7 +59,7 @@ impl Bed {
                 command.env_remove(name);
             }
         }
-        command.output().expect("it was built")
+        command
     }
 
     fn here(&self, verb: &str, words: &[&str]) -> Output {
@@ -63,6 +70,32 @@ impl Bed {
         let flags = self.site.flags();
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         self.tapdeck(&[&[verb, "--dir", &self.site.url], &flags[..], words].concat())
+    }
+
+    /// Makes flow tables of the store's segments, and returns them in their order.
+    fn tables(&self) -> Vec<PathBuf> {
+        let out = self.store.dir.path().join("flows");
+        let made = self.here("flows", &["-o", out.to_str().expect("text")]);
+        assert!(made.status.success(), "{}", said(&made));
+        let entries = fs::read_dir(&out).expect("tables");
+        let mut tables: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        tables.sort();
+        assert!(tables.len() > 2, "{tables:?}");
+        tables
+    }
+
+    fn fetch(&self, table: &Path, store: &str, more: &[&str]) -> Output {
+        let table = table.to_str().expect("text");
+        self.tapdeck(&[&["fetch", "--flows", table, "--store", store, "-w", "-"], more].concat())
+    }
+
+    /// Fetches the packets behind lines of JSON, here and there.
+    fn fetch_lines(&self, lines: &str) -> [Output; 2] {
+        let file = self.store.dir.path().join("rows.jsonl");
+        fs::write(&file, lines).expect("room");
+        let flags = self.site.flags();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        [self.fetch(&file, &self.path(), &[]), self.fetch(&file, &self.site.url, &flags)]
     }
 
     /// The closed segments, in order.
@@ -145,9 +178,13 @@ fn a_store_elsewhere_is_answered_as_its_directory_is() {
 /// Returns the bytes of a capture file behind its first block, which names the place.
 fn blocks(file: &Path) -> Vec<u8> {
     let bytes = fs::read(file).expect("a file");
-    let len = u32::from_ne_bytes(bytes[4..8].try_into().expect("four"));
     assert!(bytes.len() > 100_000, "{} bytes", bytes.len());
-    bytes[len as usize..].to_vec()
+    behind_header(&bytes).to_vec()
+}
+
+fn behind_header(bytes: &[u8]) -> &[u8] {
+    let len = u32::from_ne_bytes(bytes[4..8].try_into().expect("four"));
+    &bytes[len as usize..]
 }
 
 #[test]
@@ -180,6 +217,13 @@ fn a_server_that_misbehaves_is_told_and_not_believed() {
         assert!(out.stdout.is_empty() && text.contains(what), "{how:?}: {text}");
         assert!(began.elapsed() < Duration::from_secs(120), "{how:?}");
     }
+    bed.site.misbehave(".pcapng", Misbehaviour::EndlessFile);
+    for verb in ["query", "stat", "verify"] {
+        let out = bed.there(verb, &[]);
+        assert_eq!(out.status.code(), Some(1), "{verb}: {}", said(&out));
+        let text = written(&out, &bed.site.url);
+        assert!(text.contains("it says that an object is longer than"), "{verb}: {text}");
+    }
     for how in [Misbehaviour::CutOnce, Misbehaviour::BusyOnce] {
         bed.site.misbehave(".pcapng", how);
         let again = bed.there("query", &["--count"]);
@@ -192,31 +236,19 @@ fn a_server_that_misbehaves_is_told_and_not_believed() {
 #[test]
 fn rows_give_the_packets_that_lie_on_a_web_server() {
     let bed = Bed::new(4);
-    let out = bed.store.dir.path().join("flows");
-    let made = bed.here("flows", &["-o", out.to_str().expect("text")]);
-    assert!(made.status.success(), "{}", said(&made));
     let flags = bed.site.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let fetch = |table: &Path, store: &str, more: &[&str]| {
-        let table = table.to_str().expect("text");
-        bed.tapdeck(&[&["fetch", "--flows", table, "--store", store, "-w", "-"], more].concat())
-    };
-    let entries = fs::read_dir(&out).expect("tables");
-    let mut tables: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    tables.sort();
-    assert!(tables.len() > 2, "{tables:?}");
+    let fetch = |table: &Path, store: &str, more: &[&str]| bed.fetch(table, store, more);
+    let tables = bed.tables();
     for table in &tables {
-        bed.site.take_asked();
+        bed.site.take_asked("");
         let here = fetch(table, &bed.path(), &[]);
         let there = fetch(table, &bed.site.url, &flags);
         assert!(here.status.success() && there.status.success(), "{}", said(&there));
-        let [here, there] = [&here, &there].map(|out| {
-            let len = u32::from_ne_bytes(out.stdout[4..8].try_into().expect("four"));
-            &out.stdout[len as usize..]
-        });
+        let [here, there] = [&here, &there].map(|out| behind_header(&out.stdout));
         assert!(here.len() > 10_000 && here == there, "{}", table.display());
         // The head, the index, and all rows at once; a little more where parts were not foreseen.
-        let asked = bed.site.take_asked();
+        let asked = bed.site.take_asked("");
         assert!(asked <= 6, "{asked} requests for {}", table.display());
     }
     bed.site.misbehave(".pcapng", Misbehaviour::Cut);
@@ -228,6 +260,86 @@ fn rows_give_the_packets_that_lie_on_a_web_server() {
     let bare = fetch(&tables[0], &bed.site.url, &flags);
     assert!(said(&bare).contains("the index of"), "{}", said(&bare));
     assert!(bare.status.success(), "{}", said(&bare));
+}
+
+#[test]
+fn a_row_decides_neither_how_much_is_asked_for_nor_what_is_believed() {
+    let bed = Bed::new(4);
+    let tables = bed.tables();
+    let row = rows::rows(&tables[0]).swap_remove(0);
+    let leads_to = |offset: u64, span: u64| {
+        let mut row = row.clone();
+        row.insert("offset".into(), offset.into());
+        row.insert("span".into(), span.into());
+        row.insert("runs".into(), serde_json::Value::Null);
+        rows::line(&row)
+    };
+    bed.site.take_asked("");
+    let [here, there] = bed.fetch_lines(&leads_to(0, i64::MAX as u64));
+    let asked = bed.site.take_asked(".pcapng");
+    assert!(asked <= 20, "{asked} requests");
+    assert_eq!(here.status.code(), there.status.code(), "{}", said(&there));
+    assert!(behind_header(&here.stdout) == behind_header(&there.stdout));
+    // What is told of an object where it has no bytes does not tell it from another.
+    bed.site.misbehave(".pcapng", Misbehaviour::RefusesFirst);
+    let [here, there] = bed.fetch_lines(&(rows::line(&row) + &leads_to(1 << 40, 100)));
+    assert_eq!(here.status.code(), there.status.code(), "{}", said(&there));
+    assert!(here.stdout.len() > 100 && behind_header(&here.stdout) == behind_header(&there.stdout));
+}
+
+/// Returns the processes that one has started and that have not ended.
+fn children(pid: u32) -> Vec<u32> {
+    let stats = fs::read_dir("/proc").expect("processes").flatten();
+    let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let child = |stat: String| {
+        let (head, rest) = stat.rsplit_once(") ")?;
+        let words: Vec<&str> = rest.split(' ').collect();
+        let is_child = words[0] != "Z" && words[1] == pid.to_string();
+        is_child.then(|| head.split(' ').next()?.parse().ok())?
+    };
+    stats.filter_map(child).collect()
+}
+
+fn has_ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+}
+
+#[test]
+fn whoever_reads_elsewhere_ends_with_whoever_asks() {
+    let bed = Bed::new(8);
+    bed.site.misbehave(".pcapng", Misbehaviour::Stall);
+    bed.be_patient(3600);
+    let flags = bed.site.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let mut query =
+        bed.command(&[&["query", "--count", "--dir", &bed.site.url][..], &flags].concat());
+    let mut query = Running(query.spawn().expect("it was built"));
+    wait_for("a question", || bed.site.was_asked(".pcapng"));
+    let readers = children(query.0.id());
+    assert_eq!(readers.len(), 1, "{readers:?}");
+    query.signal(Signal::KILL);
+    query.wait();
+    wait_for("the end of who reads", || has_ended(readers[0]));
+}
+
+#[test]
+fn a_signal_ends_a_fetch_that_waits_for_a_silent_server() {
+    let bed = Bed::new(4);
+    let tables = bed.tables();
+    bed.site.misbehave(".pcapng", Misbehaviour::Stall);
+    bed.be_patient(3600);
+    let flags = bed.site.flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let table = tables[0].to_str().expect("text");
+    let words = ["fetch", "--flows", table, "--store", &bed.site.url, "-w", "-"];
+    let mut fetch = bed.command(&[&words, &flags[..]].concat());
+    let mut fetch = Talking::start(fetch.stdout(Stdio::null()));
+    wait_for("a question", || bed.site.was_asked(".pcapng"));
+    fetch.process.signal(Signal::INT);
+    let (status, said) = fetch.end();
+    assert!(status.success(), "{said:?}");
+    assert_eq!(said, ["tapdeck: stopped by a signal: 0 packets"]);
 }
 
 #[test]
@@ -247,6 +359,13 @@ fn what_cannot_be_asked_is_said() {
         let out = bed.tapdeck(words);
         assert_eq!(out.status.code(), Some(code), "{words:?}: {}", said(&out));
         assert!(said(&out).contains(what), "{words:?}: {}", said(&out));
+    }
+    for name in ["AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"] {
+        let mut query = bed.command(&["query", "--dir", "s3://bucket/prefix"]);
+        query.envs([("AWS_SKIP_SIGNATURE", "true"), (name, "http://192.0.2.1:9")]);
+        let out = query.output().expect("it was built");
+        assert_eq!(out.status.code(), Some(2), "{name}: {}", said(&out));
+        assert!(said(&out).contains("without TLS"), "{name}: {}", said(&out));
     }
     let nowhere = bed.site.url.replace("/tape/", "/tape/nowhere/");
     let flags = bed.site.flags();

@@ -6,6 +6,7 @@
 #[allow(dead_code)]
 #[path = "../../tapdeck/tests/awkward/mod.rs"]
 mod awkward;
+mod rows;
 
 use std::fs;
 use std::net::TcpListener;
@@ -211,28 +212,6 @@ fn rows_give_the_packets_that_lie_on_s3() {
 
 /// Writes one row of a table into another file.
 fn part(table: &Path, to: &Path, rng: &mut SplitMix64) {
-    use parquet::file::reader::{FileReader as _, SerializedFileReader};
-    let reader =
-        SerializedFileReader::new(fs::File::open(table).expect("a file")).expect("Parquet");
-    let rows: Vec<_> = reader.get_row_iter(None).expect("rows").collect();
-    let row = rows[rng.below(rows.len())].as_ref().expect("a row");
-    let mut object = serde_json::Map::new();
-    for (name, field) in row.get_column_iter() {
-        use parquet::record::Field;
-        let value = match field {
-            Field::Null => serde_json::Value::Null,
-            Field::Str(text) => text.as_str().into(),
-            Field::TimestampMicros(n) | Field::Long(n) => (*n).into(),
-            Field::Int(n) => (*n).into(),
-            Field::Short(n) => (*n).into(),
-            Field::Byte(n) => (*n).into(),
-            Field::Bytes(bytes) => {
-                let escaped = bytes.data().iter().map(|byte| format!("\\x{byte:02X}"));
-                escaped.collect::<String>().into()
-            }
-            other => panic!("{name} is {other:?}"),
-        };
-        object.insert(name.clone(), value);
-    }
-    fs::write(to, serde_json::Value::from(object).to_string() + "\n").expect("room");
+    let rows = rows::rows(table);
+    fs::write(to, rows::line(&rows[rng.below(rows.len())])).expect("room");
 }

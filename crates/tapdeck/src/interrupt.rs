@@ -36,6 +36,11 @@ impl Interrupt {
         asked
     }
 
+    /// Returns what says whether somebody asked for the end, for those that wait elsewhere.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.asked.clone()
+    }
+
     /// Returns whether somebody asked for the end at any time, also where that was heard.
     pub fn ever_asked(&self) -> bool {
         self.asked() || self.ever.get()

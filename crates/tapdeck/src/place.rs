@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
@@ -19,6 +20,7 @@ use tapdeck_store::WithoutIndexes;
 use tapdeck_store::io::{Access, Directory, Object, Relayed, Storage};
 
 use crate::flags;
+use crate::interrupt::Interrupt;
 use crate::usage::usage;
 
 /// The program that asks others.
@@ -42,13 +44,19 @@ pub fn is_elsewhere(path: &Path) -> bool {
     ["s3://", "https://", "http://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
-/// Returns a store that is to be read, wherever it lies.
+/// Returns a store that is to be read, wherever it lies. An interrupt ends the wait for one that
+/// lies elsewhere.
 ///
 /// # Errors
 /// Where it lies elsewhere, and cannot be asked for.
-pub fn open(path: &Path, shown: &flags::Shown) -> Result<Arc<dyn Storage>> {
+pub fn open(
+    path: &Path,
+    shown: &flags::Shown,
+    interrupt: Option<&Interrupt>,
+) -> Result<Arc<dyn Storage>> {
     if is_elsewhere(path) {
-        return Ok(Arc::new(Elsewhere::open(path, shown)?));
+        let stop = interrupt.map(Interrupt::flag).unwrap_or_default();
+        return Ok(Arc::new(Elsewhere::open(path, shown, stop)?));
     }
     if let Some(flag) = shown.given() {
         return usage(format!(
@@ -86,7 +94,7 @@ impl Drop for Reader {
 }
 
 impl Elsewhere {
-    fn open(path: &Path, shown: &flags::Shown) -> Result<Self> {
+    fn open(path: &Path, shown: &flags::Shown, stop: Arc<AtomicBool>) -> Result<Self> {
         let name = path.display();
         let (here, there) = UnixStream::pair().context("cannot make a pair of sockets")?;
         let mut command = Command::new(program(&format!("reading {name}"))?);
@@ -98,7 +106,7 @@ impl Elsewhere {
         let reader = Reader(Mutex::new(child));
         // The other end is the program's alone now, so that its end shows.
         drop(command);
-        let relayed = match Relayed::begin(path.to_owned(), here) {
+        let relayed = match Relayed::begin(path.to_owned(), here, stop) {
             Err(e) if e.kind() == ErrorKind::InvalidInput => return usage(e.to_string()),
             begun => begun.with_context(|| format!("cannot read {name}"))?,
         };

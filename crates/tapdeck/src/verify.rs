@@ -70,7 +70,7 @@ pub fn run(flags: &flags::Verify) -> Result<()> {
     crate::query::yield_to_recorder();
     // What a recorder writes meanwhile comes to that.
     let sizes = Store::segments(&flags.dir).map(|all| all.iter().map(|s| s.bytes).sum());
-    let store = place::open(&flags.dir, &flags.shown)?;
+    let store = place::open(&flags.dir, &flags.shown, Some(&interrupt))?;
     let mut progress = Work::new(sizes.ok());
     let mut segments = Vec::new();
     let mut written = Ok(());

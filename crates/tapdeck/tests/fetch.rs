@@ -217,6 +217,16 @@ fn random_rows_give_what_tcpdump_finds() {
         assert!(!found.is_empty());
         assert_eq!(printed(&one, ""), found, "{row:?}");
     }
+    // Without an index what rows name is read in pieces, all of them.
+    let paths = segments(&store);
+    for path in &paths {
+        assert!(path.metadata().unwrap().len() > 1 << 20, "more than a piece");
+        fs::remove_file(path.with_extension("index")).unwrap();
+    }
+    let lines: String = rows.iter().map(line).collect();
+    let all = fetch_lines(&lines, &store, &[]);
+    assert!(all.status.success(), "{}", said(&all));
+    assert_eq!(sorted(&packets(&all.stdout)), sorted(&closed_packets(&store)));
 }
 
 #[test]
@@ -297,6 +307,7 @@ fn what_leads_nowhere_is_refused() {
         (changed("src_ip", "ten".into()), 1, "src_ip is ten"),
         (changed("offset", Value::Null), 1, "the row has no offset"),
         ("{".into(), 1, "row 1"),
+        (changed("sensor", "x".repeat(256).into()), 1, "the sensor of a row is longer than 255"),
     ] {
         let answer = fetch_lines(&lines, &store, &[]);
         assert_eq!(answer.status.code(), Some(code), "{lines}: {}", said(&answer));
@@ -310,6 +321,19 @@ fn what_leads_nowhere_is_refused() {
     for sensor in ["..", "", "a/b", ".", "a b"] {
         assert_eq!(of_sensor(sensor).status.code(), Some(2), "{sensor}");
     }
+    // Each store elsewhere takes a process.
+    let of_sensors = |count: usize| -> Output {
+        let lines = (0..count).map(|n| changed("sensor", format!("s{n}").into()) + "\n");
+        let store = Path::new("https://127.0.0.1:1/{sensor}/");
+        fetch_lines(&lines.collect::<String>(), store, &[])
+    };
+    let many = of_sensors(65);
+    assert_eq!(many.status.code(), Some(2), "{}", said(&many));
+    assert!(said(&many).contains("at most 64 stores elsewhere"), "{}", said(&many));
+    let nowhere = dir.path().join("nowhere.parquet");
+    let nowhere = tapdeck(&["fetch", "--flows", nowhere.to_str().unwrap(), "-w", "-"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(said(&nowhere).contains("nowhere.parquet does not exist"), "{}", said(&nowhere));
     let missing = of_sensor("hamburg");
     assert_eq!(missing.status.code(), Some(1));
     assert!(said(&missing).contains("is gone"), "{}", said(&missing));

@@ -40,7 +40,14 @@ pub struct Relay {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// The certificate that is shown to the server
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+/// What is shown to sensors and to servers of stores, and what they have to show.
+#[derive(Debug, Args)]
+pub struct Shown {
+    /// The certificate that is shown to sensors, or to the server of a store
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
 
@@ -48,9 +55,16 @@ pub struct Relay {
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
 
-    /// The authority of the server's certificate [default: those that this machine believes]
+    /// The authority of their certificates [default: those that this machine believes]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
+}
+
+impl From<&Shown> for tapdeck_remote::Shown {
+    fn from(flags: &Shown) -> Self {
+        let Shown { cert, key, ca } = flags;
+        Self { cert: cert.clone(), key: key.clone(), ca: ca.clone(), token: None }
+    }
 }
 
 /// Write the packets of all sensors to standard output as pcapng, merged by time
@@ -73,17 +87,8 @@ pub struct Query {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// The certificate that is shown to sensors
-    #[arg(long, value_name = "FILE", requires = "key")]
-    pub cert: Option<PathBuf>,
-
-    /// The private key of that certificate
-    #[arg(long, value_name = "FILE", requires = "cert")]
-    pub key: Option<PathBuf>,
-
-    /// The authority of the sensors' certificates [default: those that this machine believes]
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub shown: Shown,
 
     /// Only packets from this time on: 2026-01-02T03:04:05Z, or seconds since 1970
     #[arg(long, value_name = "T")]

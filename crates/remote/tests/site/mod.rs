@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -16,6 +17,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use tapdeck_testkit::wait_for;
 
 /// How a server misbehaves where it is asked for a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,10 @@ pub enum Misbehaviour {
     Elsewhere,
     /// Says that the file is longer than it is.
     LongerFile,
+    /// Says that the file is as long as a number can tell.
+    EndlessFile,
+    /// Gives no bytes before it has refused a range, which it does without an `ETag`.
+    RefusesFirst,
     /// Sends the whole file.
     Whole,
     /// Has another file of that name from the second time on.
@@ -54,6 +60,7 @@ pub struct Site {
     pub url: String,
     misbehaves: Arc<Mutex<Option<(String, Misbehaviour)>>>,
     asked: Asked,
+    refused: Arc<AtomicBool>,
     certificates: PathBuf,
 }
 
@@ -99,16 +106,19 @@ impl Site {
             url,
             misbehaves: Arc::default(),
             asked: Asked::default(),
+            refused: Arc::default(),
             certificates: made.to_owned(),
         };
         let (config, given) = (Arc::new(config), given.to_owned());
         let (misbehaves, asked) = (site.misbehaves.clone(), site.asked.clone());
+        let refused = site.refused.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let server = Server {
                     given: given.clone(),
                     misbehaves: misbehaves.clone(),
                     asked: asked.clone(),
+                    refused: refused.clone(),
                 };
                 let config = config.clone();
                 thread::spawn(move || {
@@ -125,15 +135,22 @@ impl Site {
     pub fn misbehave(&self, end: &str, how: Misbehaviour) {
         *self.misbehaves.lock().unwrap() = Some((end.to_owned(), how));
         self.asked.lock().unwrap().clear();
+        self.refused.store(false, Ordering::Release);
     }
 
     pub fn behave(&self) {
         *self.misbehaves.lock().unwrap() = None;
     }
 
-    /// Returns how often something was asked for since the last time.
-    pub fn take_asked(&self) -> usize {
-        std::mem::take(&mut *self.asked.lock().unwrap()).values().sum()
+    /// Returns how often what ends so was asked for since the last time.
+    pub fn take_asked(&self, end: &str) -> usize {
+        let asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        asked.iter().filter(|(path, _)| path.ends_with(end)).map(|(_, times)| times).sum()
+    }
+
+    /// Returns whether anything that ends so was asked for.
+    pub fn was_asked(&self, end: &str) -> bool {
+        self.asked.lock().unwrap().keys().any(|path| path.ends_with(end))
     }
 
     /// Returns what has to be shown, and whom is to be believed.
@@ -149,6 +166,8 @@ struct Server {
     given: PathBuf,
     misbehaves: Arc<Mutex<Option<(String, Misbehaviour)>>>,
     asked: Asked,
+    /// Whether a range was refused.
+    refused: Arc<AtomicBool>,
 }
 
 type Stream = StreamOwned<ServerConnection, TcpStream>;
@@ -216,10 +235,16 @@ impl Server {
         let mut tag = format!("{:x}", bytes.len());
         let mut len = bytes.len();
         if first >= len {
-            return write!(
+            write!(
                 to,
                 "HTTP/1.1 416 No\r\nContent-Range: bytes */{len}\r\nContent-Length: 0\r\n\r\n"
-            );
+            )?;
+            to.flush()?;
+            self.refused.store(true, Ordering::Release);
+            return Ok(());
+        }
+        if how == Some(Misbehaviour::RefusesFirst) {
+            wait_for("a range to be refused", || self.refused.load(Ordering::Acquire));
         }
         let mut part: Range<usize> = first..len.min(last + 1);
         match how {
@@ -234,6 +259,7 @@ impl Server {
             Some(Misbehaviour::More) => bytes.splice(part.end..part.end, [0; 9]).for_each(drop),
             Some(Misbehaviour::Elsewhere) => part = part.start + 1..part.end,
             Some(Misbehaviour::LongerFile) => len += 4096,
+            Some(Misbehaviour::EndlessFile) => len = usize::MAX,
             Some(Misbehaviour::Exchanged) if times > 1 => tag = "another".into(),
             _ => {}
         }

@@ -25,10 +25,11 @@ use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use super::read::{Access, Object, State, Storage};
 
@@ -39,6 +40,8 @@ const MOST: usize = 8 << 20;
 /// Questions that are answered at a time: most of them wait for a network.
 const THREADS: usize = 16;
 const STACK: usize = 256 << 10;
+/// How often is looked, while an answer is waited for, whether it is still wanted.
+const LOOK: Duration = Duration::from_millis(100);
 /// Objects that are open at a time, at most.
 const OPEN: usize = 65_536;
 
@@ -285,12 +288,12 @@ pub struct Relayed {
 
 impl Relayed {
     /// Begins to ask at one end of a pair of sockets, at whose other end is [`serve`]. `place` is
-    /// what messages call the whole.
+    /// what messages call the whole. When `stop` is set, nothing is waited for any longer.
     ///
     /// # Errors
     /// What the other end says that keeps it from serving; `ConnectionAborted` where it has closed
     /// without a word.
-    pub fn begin(place: PathBuf, stream: UnixStream) -> Result<Self> {
+    pub fn begin(place: PathBuf, stream: UnixStream, stop: Arc<AtomicBool>) -> Result<Self> {
         let writer = stream.try_clone()?;
         let mut stream = BufReader::new(stream);
         match Message::read(&mut stream)? {
@@ -299,7 +302,7 @@ impl Relayed {
             None => return Err(gone()),
         }
         let waiting = Arc::new(Mutex::new(Waiting::default()));
-        let asker = Asker { writer: Mutex::new(writer), waiting: waiting.clone() };
+        let asker = Asker { writer: Mutex::new(writer), waiting: waiting.clone(), stop };
         let builder = thread::Builder::new().name("tapdeck-relayed".into()).stack_size(STACK);
         builder.spawn(move || hand_out(stream, &waiting))?;
         Ok(Self { place, asker: Arc::new(asker) })
@@ -326,6 +329,8 @@ fn hand_out(mut stream: impl Read, waiting: &Mutex<Waiting>) {
 struct Asker {
     writer: Mutex<UnixStream>,
     waiting: Arc<Mutex<Waiting>>,
+    /// Whether nothing is waited for any longer.
+    stop: Arc<AtomicBool>,
 }
 
 /// Those who wait for answers.
@@ -354,7 +359,16 @@ impl Asker {
         };
         let question = Message { number, what, contents };
         question.write(&mut *lock(&self.writer)).map_err(|_| gone())?;
-        let answer = receiver.recv().map_err(|_| gone())?;
+        let answer = loop {
+            match receiver.recv_timeout(LOOK) {
+                Ok(answer) => break answer,
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => {
+                    return Err(Error::other("stopped by a signal"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        };
         match answer.what {
             ANSWER => Ok(answer.contents),
             _ => Err(take_error(&answer.contents)),
@@ -461,7 +475,7 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         let storage = Directory::new(dir);
         thread::spawn(move || serve(Ok(Arc::new(storage)), there).unwrap());
-        Relayed::begin(PathBuf::from("elsewhere"), here).unwrap()
+        Relayed::begin(PathBuf::from("elsewhere"), here, Arc::default()).unwrap()
     }
 
     #[test]
@@ -508,7 +522,7 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         let why = || std::io::Error::new(ErrorKind::PermissionDenied, "no key");
         thread::spawn(move || serve(Err(why()), there));
-        let refused = Relayed::begin(PathBuf::new(), here).unwrap_err();
+        let refused = Relayed::begin(PathBuf::new(), here, Arc::default()).unwrap_err();
         assert_eq!((refused.kind(), refused.to_string()), (why().kind(), "no key".into()));
     }
 
@@ -521,13 +535,13 @@ mod tests {
             // It hears a question, and goes without an answer.
             there.read_exact(&mut [0; 9]).unwrap();
         });
-        let storage = Relayed::begin(PathBuf::new(), here).unwrap();
+        let storage = Relayed::begin(PathBuf::new(), here, Arc::default()).unwrap();
         assert_eq!(storage.list().unwrap_err().kind(), ErrorKind::ConnectionAborted);
         assert_eq!(storage.list().unwrap_err().kind(), ErrorKind::ConnectionAborted);
         other.join().unwrap();
         let (here, there) = UnixStream::pair().unwrap();
         drop(there);
-        let nobody = Relayed::begin(PathBuf::new(), here).unwrap_err();
+        let nobody = Relayed::begin(PathBuf::new(), here, Arc::default()).unwrap_err();
         assert_eq!(nobody.kind(), ErrorKind::ConnectionAborted);
     }
 
@@ -551,7 +565,7 @@ mod tests {
             there.write_all(&answer).unwrap();
             let _ = there.read(&mut [0; 99]);
         });
-        let storage = Relayed::begin(PathBuf::new(), here).unwrap();
+        let storage = Relayed::begin(PathBuf::new(), here, Arc::default()).unwrap();
         let object = storage.open("a".as_ref(), Access::Ranges).unwrap();
         let outcome = object.read_at(&mut [0; 4], 0);
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::InvalidData);

@@ -184,41 +184,40 @@ impl Walk {
         outcome
     }
 
-    /// Reads a part of the segment that begins and ends between two blocks, without an index, and
-    /// hands the packets to `each`, with the places of their blocks. Where it is damaged, that is
-    /// all of it, and a note tells.
+    /// Reads about a megabyte of a part of the segment that begins and ends between two blocks,
+    /// without an index, and hands the packets to `each`, with the places of their blocks. Returns
+    /// where the rest begins, which is the part's end where there is no more. Where it is damaged,
+    /// that is all of it, and a note tells.
     pub fn read_part(
         &mut self,
         part: Range<u64>,
         mut each: impl FnMut(u64, &Packet<'_>),
-    ) -> io::Result<()> {
-        let mut blocks = Blocks::default();
+    ) -> io::Result<u64> {
         let mut at = part.start.max(self.begun.end);
         let end = part.end.min(self.end);
-        while at < end {
-            let Self { begun, object, .. } = &*self;
-            let piece = at..end;
-            let read =
-                blocks.read(&**object, &begun.section, piece, PIECE as usize, |at, record| {
-                    if let Some(packet) = packet(begun, &record)? {
-                        each(at, &packet);
-                    }
-                    Ok(())
-                })?;
-            at += read.bytes;
-            let what = match read.stop {
-                PieceEnd::More => continue,
-                PieceEnd::End => return Ok(()),
-                PieceEnd::Cut => "it is cut short",
-                PieceEnd::Damaged(what) => what,
-            };
-            self.damaged(at, what);
-            return Ok(());
+        if at >= end {
+            if part.end > self.end {
+                self.damaged(self.end, "it is cut short");
+            }
+            return Ok(part.end);
         }
-        if part.end > self.end {
-            self.damaged(self.end, "it is cut short");
+        let Self { begun, object, .. } = &*self;
+        let mut blocks = Blocks::default();
+        let read =
+            blocks.read(&**object, &begun.section, at..end, PIECE as usize, |at, record| {
+                if let Some(packet) = packet(begun, &record)? {
+                    each(at, &packet);
+                }
+                Ok(())
+            })?;
+        at += read.bytes;
+        match read.stop {
+            PieceEnd::More => return Ok(at),
+            PieceEnd::End => {}
+            PieceEnd::Cut => self.damaged(at, "it is cut short"),
+            PieceEnd::Damaged(what) => self.damaged(at, what),
         }
-        Ok(())
+        Ok(part.end)
     }
 
     /// Returns the interfaces that the segment describes, by their ids.

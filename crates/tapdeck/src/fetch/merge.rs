@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use tapdeck_store::query::{Described, Packet};
 
 use super::segment::Segment;
+use crate::interrupt::Interrupt;
 use crate::progress_line::say;
 use crate::units::{counted, show_bytes, show_count};
 
@@ -93,9 +94,12 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Returns the next packet; `None` where there is no more.
-    pub fn next_packet(&mut self) -> Result<Option<Next<'_>>> {
+    /// Returns the next packet; `None` where there is no more, or no more is wanted.
+    pub fn next_packet(&mut self, interrupt: &Interrupt) -> Result<Option<Next<'_>>> {
         loop {
+            if interrupt.asked() {
+                return Ok(None);
+            }
             let bound_ns = self.unread.first().map(|(bound_ns, _)| *bound_ns);
             let first = self.waiting.peek().map(|Reverse(waiting)| waiting.time_ns);
             match (first, bound_ns) {

@@ -12,14 +12,13 @@
 mod merge;
 mod segment;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::IsTerminal as _;
-use std::io::{BufReader, Read as _, Seek as _, stderr, stdin};
+use std::io::{BufReader, ErrorKind, IsTerminal as _, Read as _, Seek as _, stderr, stdin};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use tapdeck_flow::{Pointer, PointerError, pointers, pointers_of_lines};
 use tapdeck_packet::printable;
 use tapdeck_store::SegmentName;
@@ -36,6 +35,8 @@ use segment::Segment;
 
 /// Rows that are fetched at a time, at most. Each takes some 300 bytes.
 const MOST_ROWS: usize = 1_000_000;
+/// Stores elsewhere that rows may lead to. Each is read by a process of its own.
+const MOST_ELSEWHERE: usize = 64;
 /// What a file begins with that is Parquet.
 const PARQUET: &[u8; 4] = b"PAR1";
 /// What stands for a row's sensor in the name of a store.
@@ -45,7 +46,7 @@ pub fn run(flags: &flags::Fetch) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     let rows = Rows::read(flags)?;
     crate::query::yield_to_recorder();
-    let segments = rows.by_segment(flags)?;
+    let segments = rows.by_segment(flags, &interrupt)?;
     let question =
         flags::Query { write: Some(flags.write.clone()), ..flags::Query::of(PathBuf::new()) };
     let mut output = Output::open(&question, None)?;
@@ -53,10 +54,14 @@ pub fn run(flags: &flags::Fetch) -> Result<()> {
     output.begin(&rows.comment(flags), &[]).with_context(|| cannot.clone())?;
     let mut merge = Merge::new(segments);
     let mut packets = 0;
-    while let Some(packet) = merge.next_packet()? {
-        if interrupt.asked() {
-            break;
-        }
+    loop {
+        let packet = match merge.next_packet(&interrupt) {
+            Ok(Some(packet)) => packet,
+            Ok(None) => break,
+            // What was waited for does not matter any more.
+            Err(_) if interrupt.asked() => break,
+            Err(e) => return Err(e),
+        };
         if let Some(described) = packet.described {
             output.describe(std::slice::from_ref(described)).with_context(|| cannot.clone())?;
         }
@@ -93,7 +98,10 @@ impl Rows {
                 rows.add(flags, file, pointers_of_lines(stdin().lock()))?;
                 continue;
             }
-            let mut open = File::open(file).with_context(|| format!("cannot open {name}"))?;
+            let mut open = match File::open(file) {
+                Err(e) if e.kind() == ErrorKind::NotFound => bail!("{name} does not exist"),
+                open => open.with_context(|| format!("cannot open {name}"))?,
+            };
             let mut first = Vec::new();
             let cannot = || format!("cannot read {name}");
             open.by_ref().take(4).read_to_end(&mut first).with_context(cannot)?;
@@ -140,7 +148,7 @@ impl Rows {
     }
 
     /// Opens the stores, and sorts the rows by their segments.
-    fn by_segment(&self, flags: &flags::Fetch) -> Result<Vec<Segment<'_>>> {
+    fn by_segment(&self, flags: &flags::Fetch, interrupt: &Interrupt) -> Result<Vec<Segment<'_>>> {
         let mut by_place: BTreeMap<(&str, SegmentName), Vec<&Pointer>> = BTreeMap::new();
         for (store, pointer) in &self.pointers {
             let name = SegmentName::parse(&format!("{}.pcapng", pointer.segment));
@@ -150,13 +158,24 @@ impl Rows {
             };
             by_place.entry((store, name)).or_default().push(pointer);
         }
+        let elsewhere: BTreeSet<&str> = by_place
+            .keys()
+            .map(|(store, _)| *store)
+            .filter(|store| place::is_elsewhere(Path::new(store)))
+            .collect();
+        if elsewhere.len() > MOST_ELSEWHERE {
+            return usage(format!(
+                "rows lead to {}, and at most {MOST_ELSEWHERE} stores elsewhere are read at a time: select fewer",
+                show_count(elsewhere.len() as u64)
+            ));
+        }
         let mut stores: BTreeMap<&str, Arc<dyn Storage>> = BTreeMap::new();
         let mut segments = Vec::new();
         for ((store, name), pointers) in by_place {
             let storage = if let Some(storage) = stores.get(store) {
                 storage.clone()
             } else {
-                let storage = place::open(Path::new(store), &flags.shown)?;
+                let storage = place::open(Path::new(store), &flags.shown, Some(interrupt))?;
                 stores.insert(store, storage.clone());
                 storage
             };

@@ -55,7 +55,7 @@ struct Part {
 enum What {
     /// A granule of the index.
     Granule(u32),
-    /// A part of a segment that has no index.
+    /// What is left of a part of a segment that has no index. It is read in pieces.
     Stretch(Range<u64>),
 }
 
@@ -193,7 +193,7 @@ impl<'a> Segment<'a> {
             walk.expect_granules(&**storage, soon.filter_map(|part| part.what.granule()));
             *expect_at = *next + EXPECTED / 2;
         }
-        let Some(part) = parts.get(*next) else { return Ok(false) };
+        let Some(part) = parts.get_mut(*next) else { return Ok(false) };
         let mut take = |at: u64, packet: &Packet<'_>| {
             *dropped += packet.dropped;
             let row = chooser.row_of(packet.link, packet.frame, packet.time_ns, at);
@@ -202,16 +202,20 @@ impl<'a> Segment<'a> {
                 each(at, packet);
             }
         };
-        let read = match &part.what {
-            What::Granule(number) => walk.read(*number, |packet| take(part.begin, packet)),
-            What::Stretch(place) => walk.read_part(place.clone(), |at, packet| take(at, packet)),
+        let read = match &mut part.what {
+            What::Granule(number) => {
+                walk.read(*number, |packet| take(part.begin, packet)).map(|()| true)
+            }
+            What::Stretch(place) => walk.read_part(place.clone(), take).map(|rest| {
+                place.start = rest;
+                place.is_empty()
+            }),
         };
         notes.extend(walk.take_notes());
         match read {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(self.gone()),
-            read => read?,
+            read => *next += usize::from(read?),
         }
-        *next += 1;
         let following = parts.get(*next);
         *bound_ns = following.map_or(i64::MAX, |part| part.bound_ns);
         Ok(following.is_some())

@@ -129,7 +129,7 @@ fn attempt(
     let cache = user_cache();
     let ignores_indexes = flags.no_trust_index;
     let search = Search { whole, cache: cache.as_deref(), ignores_indexes };
-    let query = Several::open(flags, span, search)?;
+    let query = Several::open(flags, span, search, interrupt)?;
     let filter = query.choice().filter();
     let explanation = flags.explain.then(|| Explanation::new(flags, filter, began));
     let line = ProgressLine::new();

@@ -14,6 +14,7 @@ use tapdeck_store::query::{
 
 use super::choice::wanted;
 use super::{leave_out, refuse_several_links, refuse_to_overwrite, tell_absent};
+use crate::interrupt::Interrupt;
 use crate::place::without_indexes;
 use crate::{flags, place};
 
@@ -45,7 +46,12 @@ enum Next {
 
 impl Several {
     /// Opens all places, and begins the answer.
-    pub fn open(flags: &flags::Query, span: Span, search: Search<'_>) -> Result<Self> {
+    pub fn open(
+        flags: &flags::Query,
+        span: Span,
+        search: Search<'_>,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
         let mut interfaces: Vec<Described> = Vec::new();
         let mut snapshots = Vec::new();
         let mut seen = BTreeSet::new();
@@ -57,7 +63,7 @@ impl Several {
                 continue;
             }
             let mut snapshot = if is_elsewhere {
-                let store = place::open(dir, &flags.shown)?;
+                let store = place::open(dir, &flags.shown, Some(interrupt))?;
                 Snapshot::open_in(&without_indexes(store, search.ignores_indexes), span)?
             } else {
                 Snapshot::open_any(dir, span, search)?

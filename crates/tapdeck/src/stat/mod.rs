@@ -23,7 +23,7 @@ pub fn run(flags: &flags::Stat) -> Result<()> {
         Question { span: time::span(flags.after, flags.before)?, top: usize::from(flags.top) };
     crate::query::yield_to_recorder();
     let mut progress = ProgressLine::new();
-    let store = place::open(&flags.dir, &flags.shown)?;
+    let store = place::open(&flags.dir, &flags.shown, None)?;
     let store = place::without_indexes(store, flags.no_trust_index);
     let report = stat_in(&store, question, |done, total| {
         progress.show(|| format!("{done} of {total} segments"));
