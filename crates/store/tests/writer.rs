@@ -634,6 +634,33 @@ fn rings_that_come_to_a_store_without_packets_are_described() {
     assert_eq!((last.interfaces, last.packets), (2, offered(&[first, second])));
 }
 
+/// A segment that holds no packets gives way, too, where the place of a ring is another one's now.
+#[test]
+fn a_ring_that_takes_a_place_is_described_in_a_store_without_packets() {
+    let (_temp, dir) = directory();
+    let (_first, end) = ring(0);
+    let run = Setup::new(SEGMENT).start(&dir, disk(), vec![end]);
+    let span =
+        UnseenSpan { interface: 0, packets: 4, first_ns: 1, last_ns: 2, why: "a test".into() };
+    run.control.tell_unseen(vec![span]);
+    wait_for("a segment", || names(&dir).len() == 1);
+    let (mut second, end) = ring(0);
+    second.push(7000);
+    let mut change = change(0..1, vec![end], 1);
+    change.interfaces[0].name = "another".into();
+    run.control.change_rings(change);
+    wait_for("its packets", || second.held() == 0);
+    run.stop().unwrap();
+    let bytes = std::fs::read(dir.join(names(&dir).pop().unwrap())).unwrap();
+    let described =
+        tapdeck_packet::pcapng::Reader::new(&bytes).find_map(|record| match record.unwrap() {
+            Record::Interface(interface) => interface.name,
+            _ => None,
+        });
+    assert_eq!(described.as_deref(), Some("another"));
+    assert_eq!(read_bytes("the last segment", &bytes).packets, offered(&[second]));
+}
+
 #[test]
 fn a_stream_describes_rings_that_come() {
     let (mut first, end) = ring(0);
