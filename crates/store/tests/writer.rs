@@ -661,6 +661,27 @@ fn a_ring_that_takes_a_place_is_described_in_a_store_without_packets() {
     assert_eq!(read_bytes("the last segment", &bytes).packets, offered(&[second]));
 }
 
+/// A ring may have packets of an epoch that the others have left behind when it comes.
+#[test]
+fn a_ring_that_comes_with_packets_of_an_epoch_before_is_emptied() {
+    let (_temp, dir) = directory();
+    let (mut first, end) = ring(0);
+    first.step_to(1);
+    first.push(5000);
+    let setup = Setup { room: 1, ..Setup::new(SEGMENT) };
+    let run = setup.start(&dir, disk(), vec![end]);
+    wait_for("the first ring's packets", || first.held() == 0);
+    let (mut second, end) = ring(1);
+    second.push(7000);
+    second.step_to(1);
+    second.push(6000);
+    run.control.change_rings(change(0..0, vec![end], 2));
+    wait_for("the second ring's packets", || second.held() == 0);
+    first.push(5000);
+    run.stop().unwrap();
+    assert_eq!(stored(&read_store(&dir)), offered(&[first, second]));
+}
+
 #[test]
 fn a_stream_describes_rings_that_come() {
     let (mut first, end) = ring(0);

@@ -339,12 +339,7 @@ impl<S: Sink> Writer<S> {
     /// Makes a writer that was not started. `totals` has an entry for every interface id of the
     /// rings, those that may come among them.
     pub fn new(rings: Vec<Box<dyn Ring>>, sink: S, totals: Arc<Totals>) -> Self {
-        let oldest = |r: &dyn Ring| r.peek(0).map_or(r.epoch(), |b| b.contents.epoch);
-        // Counted modulo 256, and a writer begins before that many have passed.
-        let before = |a: u8, b: u8| (a.wrapping_sub(b) as i8) < 0;
-        let epoch =
-            rings.iter().map(|r| oldest(&**r)).reduce(|a, b| if before(b, a) { b } else { a });
-        let epoch = epoch.unwrap_or(0);
+        let epoch = oldest_epoch(&rings).unwrap_or(0);
         let pace = Pace::new(LONGEST_SLEEP);
         let cut_before = rings.iter().map(|r| r.cut()).collect();
         let (first, left, ledger) = (0, u64::MAX, None);
@@ -492,6 +487,11 @@ impl<S: Sink> Writer<S> {
             let (lost, cut) = self.gone.entry(ring.interface()).or_default();
             *lost += ring.lost();
             *cut = *cut + less(ring.cut(), before);
+        }
+        // One that the others have left behind begins again for them.
+        if let Some(epoch) = oldest_epoch(&come).filter(|epoch| is_before(*epoch, self.epoch)) {
+            self.epoch = epoch;
+            self.sink.begin_epoch(epoch);
         }
         self.cut_before.extend(come.iter().map(|ring| ring.cut()));
         self.rings.extend(come);
@@ -683,6 +683,18 @@ impl<S: Sink> Writer<S> {
             None => Turn::Idle,
         }
     }
+}
+
+/// Returns the epoch of the oldest blocks in rings.
+fn oldest_epoch(rings: &[Box<dyn Ring>]) -> Option<u8> {
+    let oldest = rings.iter().map(|r| r.peek(0).map_or(r.epoch(), |b| b.contents.epoch));
+    oldest.reduce(|a, b| if is_before(b, a) { b } else { a })
+}
+
+/// Returns whether an epoch was before another. They are counted modulo 256, and a ring is read
+/// before that many have passed.
+fn is_before(a: u8, b: u8) -> bool {
+    (a.wrapping_sub(b) as i8) < 0
 }
 
 fn less(now: Cut, before: Cut) -> Cut {
