@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_packet::pcapng;
@@ -318,11 +318,7 @@ fn those_that_go_leave_nothing_behind() {
         recorder.wait_to_say(&format!("recording {near} at hook"));
         send(&net, ("vc", &near), i * 10..i * 10 + 10);
         wait_captured(&recorder, &near, 10);
-        unplug(&net, &near);
-        recorder.wait_to_say(&format!("{near} is gone"));
-        // Its place is kept for it for a while.
-        let then = number(&recorder.now(), "elapsed_s");
-        wait_for("its place to be free", || number(&recorder.now(), "elapsed_s") > then + 4);
+        unplug_for_good(&net, &mut recorder, &near);
         holds.push([holdings(pid), holdings(helper_of(&recorder))]);
     }
     // From the third on they take the places of those before. One descriptor more may be open for a
@@ -341,6 +337,57 @@ fn those_that_go_leave_nothing_behind() {
         assert_eq!(found[&near], (i * 10..i * 10 + 10).collect::<Vec<_>>());
         assert_found(&store, &[(&near, 10)]);
     }
+}
+
+/// Waits until the recorder has looked at the interfaces for so many more seconds.
+fn wait_seconds(recorder: &Recorder, seconds: u64) {
+    let then = number(&recorder.now(), "elapsed_s");
+    wait_for("looks", || number(&recorder.now(), "elapsed_s") > then + seconds);
+}
+
+/// Has an interface go whose place others may have from now on.
+fn unplug_for_good(net: &Net, recorder: &mut Recorder, near: &str) {
+    unplug(net, near);
+    recorder.wait_to_say(&format!("{near} is gone"));
+    wait_seconds(recorder, 4);
+}
+
+/// A place is given away by the recorder and its helper alike: where a newcomer turns out not to be
+/// recordable, the interface that was there before is recorded when it is back.
+#[test]
+fn a_place_that_a_newcomer_could_not_have_stays_that_of_the_one_before() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    for (far, near) in [("vc", "vd"), ("ve", "vj")] {
+        plug(&net, far, near);
+        recorder.wait_to_say(&format!("recording {near} at hook"));
+    }
+    unplug_for_good(&net, &mut recorder, "vd");
+    // Its maps are too many descriptors more.
+    let pid = Pid::from_child(&recorder.program.process.0);
+    let is_free = |number: &u64| {
+        let place = format!("/proc/{}/fd/{number}", pid.as_raw_nonzero());
+        fs::symlink_metadata(place).is_err()
+    };
+    let limit = Rlimit {
+        current: (0..).filter(is_free).nth(4),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    let before = prlimit(Some(pid), Resource::Nofile, limit).expect("the limit is ours");
+    plug(&net, "vg", "vh");
+    recorder.wait_to_say("vh came up and fits -i v?: it is not recorded");
+    prlimit(Some(pid), Resource::Nofile, before).expect("the limit is ours");
+    unplug(&net, "vh");
+    plug(&net, "vc", "vd");
+    recorder.wait_to_say("vd is back");
+    send(&net, ("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    let stats = recorder.stop();
+    assert_laws("tcx", &stats);
+    assert_eq!(numbers_of(&segments(&store))["vd"], (0..10).collect::<Vec<_>>());
 }
 
 /// So many at one time are recorded, and no more; who is left out is told, and comes in when

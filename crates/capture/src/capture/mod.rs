@@ -37,6 +37,7 @@ use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Config, Error, Event, Losses, Shed, Stamps};
 use kernel_hook::KernelHook;
 pub use later::LaterPlace;
+use later::OpenedPlace;
 use load::{Opening, check, geometry, open_programs, open_sockets, told};
 
 /// How long the helper of a recorder that was killed may still have the place of a hook.
@@ -57,6 +58,8 @@ pub struct Capture {
     presence: Presence,
     paused: bool,
     lasting: Option<Lasting>,
+    /// The place at the helper, as long as that is not settled.
+    opened: Option<OpenedPlace>,
     /// Bytes kept of a packet now; `config.snaplen` is what the rings were made for.
     snaplen: u32,
     /// The other programs that were at the interface when this was opened.
@@ -178,6 +181,7 @@ impl Capture {
             snaplen: config.snaplen,
             others: others_there(&device.interface, config.hook, &[]),
             lasting: None,
+            opened: None,
             presence: Presence::new(config.hook, clock),
             config,
             device,
@@ -340,14 +344,21 @@ impl Capture {
             _ => {}
         }
         let interface = &self.device.interface;
-        match &mut self.taking {
+        let done = match &mut self.taking {
             Taking::Socket(hook) => hook.perform(interface, request),
             Taking::Kernel(hook) => hook.perform(interface, request),
+        };
+        match request {
+            Request::Attach { .. } if done.is_ok() => self.attached = true,
+            Request::Detach => self.attached = false,
+            _ => {}
         }
+        done
     }
 
     /// Detaches the programs in this process, a helper, if they are not to go on.
     pub(crate) fn detach_here(&mut self, stays: bool) {
+        self.attached = false;
         match &mut self.taking {
             Taking::Socket(hook) => hook.detach_here(),
             Taking::Kernel(hook) => hook.detach_here(stays),
