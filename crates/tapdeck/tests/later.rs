@@ -352,6 +352,37 @@ fn unplug_for_good(net: &Net, recorder: &mut Recorder, near: &str) {
     wait_seconds(recorder, 4);
 }
 
+/// One that gets the name of an interface that is gone is the same as before, and has one hook.
+#[test]
+fn an_interface_that_gets_the_name_of_another_is_recorded_once() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    plug(&net, "vc", "vd");
+    recorder.wait_to_say("recording vd at hook");
+    send(&net, ("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    plug(&net, "ve", "vx");
+    recorder.wait_to_say("recording vx at hook");
+    unplug(&net, "vd");
+    recorder.wait_to_say("vd is gone");
+    net.b.run("ip link set vx down");
+    net.b.run("ip link set vx name vd");
+    net.b.run("ip link set vd up");
+    wait_seconds(&recorder, 2);
+    send(&net, ("ve", "vd"), 10..32);
+    wait_captured(&recorder, "vd", 32);
+    let stats = recorder.stop();
+    assert_laws("tcx", &stats);
+    let vd = &stats["interfaces"]["vd"];
+    assert_eq!((number(vd, "captured"), number(vd, "unseen")), (32, 0), "{stats}");
+    let mut found: Vec<u32> = numbers_of(&segments(&store)).into_values().flatten().collect();
+    found.sort_unstable();
+    assert_eq!(found, (0..32).collect::<Vec<_>>());
+}
+
 /// A place is given away by the recorder and its helper alike: where a newcomer turns out not to be
 /// recordable, the interface that was there before is recorded when it is back.
 #[test]
@@ -388,6 +419,29 @@ fn a_place_that_a_newcomer_could_not_have_stays_that_of_the_one_before() {
     let stats = recorder.stop();
     assert_laws("tcx", &stats);
     assert_eq!(numbers_of(&segments(&store))["vd"], (0..10).collect::<Vec<_>>());
+}
+
+/// A name is no one's for good: what comes under it may have frames of another form.
+#[test]
+fn a_name_that_comes_back_with_another_link_type_is_recorded() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    plug(&net, "vc", "vd");
+    recorder.wait_to_say("recording vd at hook");
+    send(&net, ("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    unplug(&net, "vd");
+    recorder.wait_to_say("vd is gone");
+    net.b.run("ip tuntap add vd mode tun");
+    net.b.run("ip link set vd up");
+    recorder.wait_to_say("recording vd at hook");
+    wait_for("its hook", || recorder.now()["interfaces"]["vd"]["attached"] == true);
+    let stats = recorder.stop();
+    assert_laws("tcx", &stats);
+    assert_eq!(number(&stats["interfaces"]["vd"], "captured"), 10, "{stats}");
 }
 
 /// So many at one time are recorded, and no more; who is left out is told, and comes in when

@@ -241,7 +241,7 @@ impl Capture {
         let was_abandoned = self.take_abandoned();
         if was_paused {
             // What came meanwhile was not wanted.
-            self.device.is_back(Meanwhile::LeftOut)?;
+            self.device.is_back(Meanwhile::LeftOut, &[])?;
             self.presence.begin(self.counted());
         } else if is_another {
             self.is_shown_packets(Cause::Away);
@@ -399,11 +399,12 @@ impl Capture {
     /// Looks whether the interface is still there, under whatever name, and whether the hook stands
     /// where it was put. A hook that somebody else has detached is attached again. If the interface
     /// was deleted, captures at an interface of the same name once there is one. Called once a
-    /// second; [`Capture::take_unseen`] then has what was missed.
+    /// second; [`Capture::take_unseen`] then has what was missed. The interfaces of other captures,
+    /// by index, are `taken`: one of them that gets the name was renamed.
     ///
     /// # Errors
     /// Where the hook cannot be attached again. The next call tries it again.
-    pub fn watch(&mut self) -> Result<Option<Event>, Error> {
+    pub fn watch(&mut self, taken: &[u32]) -> Result<Option<Event>, Error> {
         if self.paused {
             return Ok(None);
         }
@@ -417,7 +418,7 @@ impl Capture {
             }
             return self.stand().map(|()| event);
         }
-        if !self.device.is_back(Meanwhile::Counts)? {
+        if !self.device.is_back(Meanwhile::Counts, taken)? {
             return Ok(None);
         }
         self.reload()?;
@@ -513,11 +514,11 @@ impl Capture {
         self.is_gone() && self.rings.iter().all(|ring| ring.fill_bytes() == 0)
     }
 
-    /// Looks a last time after the hook, detaches it as [`Capture::stop`] does, and reads the
-    /// device's counters a last time.
-    pub fn finish(&mut self) {
+    /// Looks a last time after the hook, as [`Capture::watch`] does, detaches it as
+    /// [`Capture::stop`] does, and reads the device's counters a last time.
+    pub fn finish(&mut self, taken: &[u32]) {
         // What fails here is only what the hook would have seen from now on.
-        let _ = self.watch();
+        let _ = self.watch(taken);
         self.stop();
         if !self.paused {
             self.presence.end(self.counted());

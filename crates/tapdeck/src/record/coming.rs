@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use tapdeck_capture::interface::Interface;
 use tapdeck_capture::{Capture, Clock, LaterPlace, MAX_RINGS};
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::{RingsChange, Totals};
@@ -82,6 +83,9 @@ impl Recording {
                 self.why_no_spot()
             } else {
                 let Err(e) = self.take(&newcomer, spots, until) else { continue };
+                if !is_up(interface) {
+                    continue;
+                }
                 self.coming.newcomers.cannot(name);
                 format!("it is not recorded: {e:#}")
             };
@@ -208,4 +212,9 @@ impl Recording {
         }
         Ok(())
     }
+}
+
+/// Returns whether an interface is still there, and up.
+fn is_up(interface: &Interface) -> bool {
+    matches!(Interface::by_index(interface.index), Ok(Some(now)) if now.up)
 }

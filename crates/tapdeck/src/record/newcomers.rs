@@ -110,7 +110,12 @@ impl Newcomers {
         let is_recorded = |interface: &Interface| {
             let is_it = |capture: &Capture| {
                 let its = capture.interface();
-                its.name == interface.name || capture.is_attached() && its.index == interface.index
+                // One that is gone may have been of another form.
+                let has_name = its.name == interface.name
+                    && !(capture.is_over()
+                        && its.link != interface.link
+                        && plan.comes_and_goes(&its.name));
+                has_name || capture.is_attached() && its.index == interface.index
             };
             captures.iter().any(is_it)
         };
