@@ -152,6 +152,9 @@ impl Device {
     /// Takes note that a device that is gone had received more packets than it was asked about.
     pub(crate) fn add_received(&mut self, packets: u64) {
         self.gone.rx_packets += packets;
+        // Where it is the same that comes back, these are not counted again.
+        self.interface.counters.rx_packets += packets;
+        self.start.rx_packets += packets;
     }
 
     /// Returns what the device has counted since [`Device::begin`]; where it is gone, until it was

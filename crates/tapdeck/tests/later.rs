@@ -16,7 +16,7 @@ use tapdeck_capture::interface::Interface;
 use tapdeck_packet::pcapng;
 use tapdeck_testkit::cable::End;
 use tapdeck_testkit::frame::number_of;
-use tapdeck_testkit::{Cable, Net, Sender, Talking, wait_for};
+use tapdeck_testkit::{Cable, Namespace, Net, Sender, Talking, wait_for};
 use testbed::bench::Bench;
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
 
@@ -419,6 +419,47 @@ fn a_place_that_a_newcomer_could_not_have_stays_that_of_the_one_before() {
     let stats = recorder.stop();
     assert_laws("tcx", &stats);
     assert_eq!(numbers_of(&segments(&store))["vd"], (0..10).collect::<Vec<_>>());
+}
+
+/// What a device has counted before is no news when it is back, also where its place is another
+/// one's by then.
+#[test]
+fn a_device_that_comes_back_without_its_place_goes_on_counting() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook xdp --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    for (far, near) in [("vc", "vd"), ("ve", "vj")] {
+        plug(&net, far, near);
+        recorder.wait_to_say(&format!("recording {near} at hook"));
+    }
+    send(&net, ("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    net.b.run(&format!("ip link set vd netns {}", net.a.name()));
+    recorder.wait_to_say("vd is gone");
+    wait_seconds(&recorder, 4);
+    plug(&net, "vg", "vh");
+    recorder.wait_to_say("recording vh at hook");
+    net.a.run(&format!("ip link set vd netns {}", net.b.name()));
+    // Stopped, so that some come before it can be recorded.
+    recorder.signal(Signal::STOP);
+    net.b.run("ip link set vd up");
+    wait_for("both ends to be up", || {
+        let is_up = |net: &Namespace, name: &str| {
+            net.inside(|| Interface::find(name).is_ok_and(|i| i.running))
+        };
+        is_up(&net.a, "vc") && is_up(&net.b, "vd")
+    });
+    send(&net, ("vc", "vd"), 1000..1007);
+    recorder.signal(Signal::CONT);
+    recorder.wait_to_say("recording vd at hook");
+    send(&net, ("vc", "vd"), 10..20);
+    wait_captured(&recorder, "vd", 20);
+    let stats = recorder.stop();
+    assert_laws("xdp", &stats);
+    assert_eq!(number(&stats["interfaces"]["vd"], "unseen"), 7, "{stats}");
+    assert_eq!(numbers_of(&segments(&store))["vd"], (0..20).collect::<Vec<_>>());
 }
 
 /// A name is no one's for good: what comes under it may have frames of another form.

@@ -504,6 +504,11 @@ impl Capture {
         self.attached && !self.presence.has_gone()
     }
 
+    /// Returns when the hook was last known to stand, UTC nanoseconds.
+    pub fn stood_ns(&self) -> u64 {
+        self.presence.stood_ns()
+    }
+
     /// Returns whether the interface is gone, as of the last look.
     pub fn is_gone(&self) -> bool {
         !self.attached && !self.paused

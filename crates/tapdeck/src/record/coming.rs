@@ -117,6 +117,9 @@ impl Recording {
         capture.start_later(before.counters, before.at_ns)?;
         self.report.records(&capture, &format!(" (fits -i {})", newcomer.pattern));
         let gone = if spot.is_used { capture.interfaces() } else { 0..0 };
+        if let Some(before) = self.source.captures().get(spot.number) {
+            self.coming.newcomers.has_gone(before);
+        }
         let come = capture.readers().into_iter().map(|ring| Box::new(ring) as Box<dyn Ring>);
         let (come, sleep) = (come.collect(), longest_sleep_of(&capture));
         self.source.put(spot.number, capture, &self.coming.totals);
