@@ -142,7 +142,7 @@ pub struct WriterControl {
     /// When the writer was told to leave the rings to another one.
     leaves: OnceLock<Instant>,
     /// Requests for another segment since the writer looked last.
-    segments_asked: Mutex<SegmentsAsked>,
+    segments_asked: Mutex<Vec<SegmentAsked>>,
     /// Whether the writer was woken since it slept last.
     is_woken: Mutex<bool>,
     wakes: Condvar,
@@ -171,11 +171,7 @@ impl WriterControl {
     /// # Panics
     /// The writer does if there are fewer interfaces than before.
     pub fn begin_segment(&self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
-        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = Some(Instant::now());
-        asked.add(SegmentsAsked { interfaces, waiting: vec![done], since, ..Default::default() });
-        drop(asked);
-        self.wake();
+        self.ask(SegmentAsked { interfaces, waiting: vec![done], ..SegmentAsked::now() });
     }
 
     /// Has the writer read other rings, too, from the next segment on. There, or in a file that has
@@ -185,30 +181,23 @@ impl WriterControl {
     /// # Panics
     /// The writer does if there are fewer interfaces than before, or more than [`Totals`] counts.
     pub fn change_rings(&self, change: RingsChange) {
-        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let (interfaces, since) = (Some(change.interfaces.clone()), Some(Instant::now()));
-        let changes = vec![change];
-        asked.add(SegmentsAsked { changes, interfaces, since, ..Default::default() });
-        drop(asked);
-        self.wake();
+        let (interfaces, changes) = (Some(change.interfaces.clone()), vec![change]);
+        self.ask(SegmentAsked { changes, interfaces, ..SegmentAsked::now() });
     }
 
     /// Has the recording tell that packets went unseen. What lies in complete blocks now came
     /// before that, as for [`WriterControl::begin_segment`].
     pub fn tell_unseen(&self, spans: Vec<UnseenSpan>) {
-        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = Some(Instant::now());
-        asked.add(SegmentsAsked { unseen: spans, since, ..Default::default() });
-        drop(asked);
-        self.wake();
+        self.ask(SegmentAsked { unseen: spans, ..SegmentAsked::now() });
     }
 
     /// Has a store keep so much from now on.
     pub fn retain(&self, retention: Retention) {
-        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let (retention, since) = (Some(retention), Some(Instant::now()));
-        asked.add(SegmentsAsked { retention, since, ..Default::default() });
-        drop(asked);
+        self.ask(SegmentAsked { retention: Some(retention), ..SegmentAsked::now() });
+    }
+
+    fn ask(&self, new: SegmentAsked) {
+        add(&mut self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner), new);
         self.wake();
     }
 
@@ -243,8 +232,10 @@ impl WriterControl {
         }
     }
 
-    fn take_segments_asked(&self) -> SegmentsAsked {
-        std::mem::take(&mut *self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes the requests since the last call, behind those that were taken before.
+    fn take_segments_asked(&self, asked: &mut Vec<SegmentAsked>) {
+        let mut new = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        new.drain(..).for_each(|new| add(asked, new));
     }
 
     /// Says that no packet comes any more. Blocks may still be open.
@@ -392,13 +383,13 @@ impl<S: Sink> Writer<S> {
     /// can be closed, and counts that as not written.
     pub fn run(mut self, control: &WriterControl) -> std::io::Result<Ending> {
         let mut stalled_since: Option<Instant> = None;
-        let mut asked = SegmentsAsked::default();
+        let mut asked = Vec::new();
         let mut ending = Ok(Ending::Asked);
         watch("tapdeck-writer");
         self.note(&[], false);
         loop {
             beat();
-            asked.add(control.take_segments_asked());
+            control.take_segments_asked(&mut asked);
             // Read before the rings are looked at: nothing comes after it was set.
             let closed = control.blocks_are_closed();
             let leaves_since = control.leaves_since();
@@ -412,7 +403,7 @@ impl<S: Sink> Writer<S> {
             if control.is_hurried() {
                 break;
             }
-            if asked.is_time(matches!(turn, Turn::Idle)) {
+            if asked.first().is_some_and(|one| one.is_time(matches!(turn, Turn::Idle))) {
                 self.perform(&mut asked);
             }
             let is_at_work = matches!(turn, Turn::Wrote);
@@ -458,7 +449,7 @@ impl<S: Sink> Writer<S> {
         if self.ledger.is_none() {
             self.discard(control, &mut asked);
         }
-        asked.add(control.take_segments_asked());
+        control.take_segments_asked(&mut asked);
         self.perform(&mut asked);
         let lost = self.lost();
         self.sink.finish(&lost)?;
@@ -466,12 +457,14 @@ impl<S: Sink> Writer<S> {
         ending
     }
 
-    /// Does what was asked for with the next segment.
-    fn perform(&mut self, asked: &mut SegmentsAsked) {
-        for change in std::mem::take(&mut asked.changes) {
-            self.change_rings(change);
+    /// Does what was asked for with the next segments.
+    fn perform(&mut self, asked: &mut Vec<SegmentAsked>) {
+        for mut one in asked.drain(..) {
+            for change in std::mem::take(&mut one.changes) {
+                self.change_rings(change);
+            }
+            one.perform(&mut self.sink);
         }
-        asked.perform(&mut self.sink);
     }
 
     fn change_rings(&mut self, change: RingsChange) {
@@ -515,7 +508,7 @@ impl<S: Sink> Writer<S> {
     }
 
     /// Empties the rings into nothing until the recording has ended.
-    fn discard(&mut self, control: &WriterControl, asked: &mut SegmentsAsked) {
+    fn discard(&mut self, control: &WriterControl, asked: &mut Vec<SegmentAsked>) {
         // Packets after the last one that was asked for are no loss.
         let counts = self.left > 0;
         let totals = self.totals.clone();
@@ -527,8 +520,8 @@ impl<S: Sink> Writer<S> {
         loop {
             beat();
             let closed = control.blocks_are_closed();
-            asked.add(control.take_segments_asked());
-            for change in std::mem::take(&mut asked.changes) {
+            control.take_segments_asked(asked);
+            for change in asked.iter_mut().flat_map(|one| std::mem::take(&mut one.changes)) {
                 self.change_rings(change);
             }
             for ring in &mut self.rings {
@@ -701,9 +694,18 @@ fn less(now: Cut, before: Cut) -> Cut {
     Cut { packets: now.packets - before.packets, bytes: now.bytes - before.bytes }
 }
 
+/// Adds a request to others. What went unseen before an interface came is told before that is
+/// described: it may have the place of one that is meant.
+fn add(asked: &mut Vec<SegmentAsked>, new: SegmentAsked) {
+    match asked.last_mut() {
+        Some(last) if new.interfaces.is_none() || last.unseen.is_empty() => last.add(new),
+        _ => asked.push(new),
+    }
+}
+
 /// Requests for another segment: who waits, and since when.
 #[derive(Default)]
-struct SegmentsAsked {
+struct SegmentAsked {
     /// Rings that come with it.
     changes: Vec<RingsChange>,
     interfaces: Option<Vec<InterfaceDescription>>,
@@ -715,7 +717,11 @@ struct SegmentsAsked {
     since: Option<Instant>,
 }
 
-impl SegmentsAsked {
+impl SegmentAsked {
+    fn now() -> Self {
+        Self { since: Some(Instant::now()), ..Self::default() }
+    }
+
     fn add(&mut self, new: Self) {
         self.changes.extend(new.changes);
         self.interfaces = new.interfaces.or(self.interfaces.take());
@@ -731,17 +737,15 @@ impl SegmentsAsked {
     }
 
     /// Has a sink do what was asked.
-    fn perform(&mut self, sink: &mut impl Sink) {
-        self.since = None;
-        if let Some(retention) = self.retention.take() {
+    fn perform(self, sink: &mut impl Sink) {
+        let Self { interfaces, waiting, unseen, retention, .. } = self;
+        if let Some(retention) = retention {
             sink.retain(retention);
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        if !waiting.is_empty() || self.interfaces.is_some() {
+        if !waiting.is_empty() || interfaces.is_some() {
             let done = Box::new(move || waiting.into_iter().for_each(|done| done()));
-            sink.begin_segment(self.interfaces.take(), done);
+            sink.begin_segment(interfaces, done);
         }
-        let unseen = std::mem::take(&mut self.unseen);
         if !unseen.is_empty() {
             sink.tell_unseen(unseen);
         }
