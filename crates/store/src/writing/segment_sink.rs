@@ -241,7 +241,8 @@ impl<I: Io> SegmentSink<I> {
     fn durability(&self, file: &Arc<I::File>) -> Durability {
         let (file, io, dir) = (file.clone(), self.io.clone(), self.store.dir().to_owned());
         let sync_name = move || sync_directory(&*io, &dir);
-        Durability::new(Box::new(move || file.sync()), Box::new(sync_name), self.totals.clone())
+        let (totals, interfaces) = (self.totals.clone(), self.config.interfaces.len());
+        Durability::new(Box::new(move || file.sync()), Box::new(sync_name), totals, interfaces)
     }
 
     /// Has the segments from now on begin with these interfaces.

@@ -331,7 +331,8 @@ impl<S: Sink> Writer<S> {
     /// rings, those that may come among them.
     pub fn new(rings: Vec<Box<dyn Ring>>, sink: S, totals: Arc<Totals>) -> Self {
         let epoch = oldest_epoch(&rings).unwrap_or(0);
-        let pace = Pace::new(LONGEST_SLEEP);
+        let mut pace = Pace::new();
+        pace.bind(rings.iter().map(|ring| ring.interface()), LONGEST_SLEEP);
         let cut_before = rings.iter().map(|r| r.cut()).collect();
         let (first, left, ledger) = (0, u64::MAX, None);
         let (interfaces, gone) = (totals.interfaces.len(), BTreeMap::new());
@@ -349,7 +350,7 @@ impl<S: Sink> Writer<S> {
     /// outlast that where packets come at once after silence.
     #[must_use]
     pub fn sleep_at_most(mut self, time: Duration) -> Self {
-        self.pace.longest = time;
+        self.pace.bind(self.rings.iter().map(|ring| ring.interface()), time);
         self
     }
 
@@ -486,10 +487,11 @@ impl<S: Sink> Writer<S> {
             self.epoch = epoch;
             self.sink.begin_epoch(epoch);
         }
+        self.pace.forget(&gone);
+        self.pace.bind(come.iter().map(|ring| ring.interface()), sleep);
         self.cut_before.extend(come.iter().map(|ring| ring.cut()));
         self.rings.extend(come);
         self.interfaces = self.interfaces.max(interfaces.len());
-        self.pace.longest = self.pace.longest.min(sleep);
     }
 
     /// Sleeps until it is woken or something lies in a ring, but not for much longer than

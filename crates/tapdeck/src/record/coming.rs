@@ -121,7 +121,8 @@ impl Recording {
             self.coming.newcomers.has_gone(before);
         }
         let come = capture.readers().into_iter().map(|ring| Box::new(ring) as Box<dyn Ring>);
-        let (come, sleep) = (come.collect(), longest_sleep_of(&capture));
+        let sleep = longest_sleep_of(&capture).min(self.schedule.flush_every);
+        let come = come.collect();
         self.source.put(spot.number, capture, &self.coming.totals);
         self.coming.over_since.remove(&spot.number);
         let interfaces = self.source.descriptions();
