@@ -108,10 +108,10 @@ impl Device {
 
     /// Looks whether there is a device of the name again, after [`Event::Gone`] or
     /// [`Device::pause`], and takes it for this one. What it has counted meanwhile counts, or does
-    /// not.
-    pub(crate) fn is_back(&mut self, meanwhile: Meanwhile) -> Result<bool, Error> {
+    /// not. One that somebody else has, by its index in `taken`, was renamed and is not this one.
+    pub(crate) fn is_back(&mut self, meanwhile: Meanwhile, taken: &[u32]) -> Result<bool, Error> {
         let Some(now) = Interface::by_name(&self.interface.name)? else { return Ok(false) };
-        if !now.up {
+        if !now.up || taken.contains(&now.index) {
             return Ok(false);
         }
         if now.link != self.interface.link {
@@ -152,6 +152,9 @@ impl Device {
     /// Takes note that a device that is gone had received more packets than it was asked about.
     pub(crate) fn add_received(&mut self, packets: u64) {
         self.gone.rx_packets += packets;
+        // Where it is the same that comes back, these are not counted again.
+        self.interface.counters.rx_packets += packets;
+        self.start.rx_packets += packets;
     }
 
     /// Returns what the device has counted since [`Device::begin`]; where it is gone, until it was

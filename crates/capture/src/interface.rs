@@ -49,7 +49,7 @@ pub struct NicCounters {
 impl NicCounters {
     /// Returns whether these are the counters of another device than `before`, one that was made
     /// later: of one device they only grow.
-    pub(crate) fn are_of_another(self, before: Self) -> bool {
+    pub fn are_of_another(self, before: Self) -> bool {
         self.rx_packets < before.rx_packets || self.tx_packets < before.tx_packets
     }
 

@@ -414,6 +414,11 @@ impl Presence {
         self.untold.push(Unseen { packets, first_ns: first_ns.min(last_ns), last_ns, cause });
     }
 
+    /// Returns when the hook was last known to stand.
+    pub(crate) fn stood_ns(&self) -> u64 {
+        self.stood_ns
+    }
+
     /// Returns whether the hook is away.
     pub(crate) fn has_gone(&self) -> bool {
         self.away.is_some()

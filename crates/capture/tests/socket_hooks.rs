@@ -477,7 +477,7 @@ fn capture_goes_on_after_the_link_was_down() {
             let mut tape = Tape::new(&capture);
             tape.wait_for(&mut capture, 100);
             net.b.run("ip link set vb down");
-            assert_eq!(capture.watch().unwrap(), Some(Event::LinkDown));
+            assert_eq!(capture.watch(&[]).unwrap(), Some(Event::LinkDown));
             net.b.run("ip link set vb up");
             net.wait_until_up();
             wire.send(&sent[100..]);
@@ -498,10 +498,10 @@ fn capture_goes_on_with_an_interface_that_was_made_anew() {
             let mut tape = Tape::new(&capture);
             tape.wait_for(&mut capture, 100);
             net.b.run("ip link del vb");
-            assert_eq!(capture.watch().unwrap(), Some(Event::Gone));
-            assert_eq!(capture.watch().unwrap(), None);
+            assert_eq!(capture.watch(&[]).unwrap(), Some(Event::Gone));
+            assert_eq!(capture.watch(&[]).unwrap(), None);
             net.plug(AS_IT_IS);
-            assert_eq!(capture.watch().unwrap(), Some(Event::Back));
+            assert_eq!(capture.watch(&[]).unwrap(), Some(Event::Back));
             Wire::new(&net.a, "va").send(&sent[100..]);
             tape.wait_for(&mut capture, 200);
             assert_same(&sent, &tape.finish(&mut capture));

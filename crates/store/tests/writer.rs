@@ -17,12 +17,12 @@ use common::{
     FakeClock, Id, Producer, Run, Setup, directory, interfaces, is_live, lost, names, offered,
     packets, read_bytes, read_store, ring, rings, stored, unwritten,
 };
-use tapdeck_packet::pcapng::Record;
+use tapdeck_packet::pcapng::{InterfaceDescription, Record};
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::io::{Disk, PAGE};
 use tapdeck_store::{
-    Ending, Error as StoreError, Nothing, Retention, RingsChange, SegmentName, Store, StreamSink,
-    Totals, UnseenSpan,
+    Done, Ending, Error as StoreError, InterfaceBlock, Nothing, Retention, RingsChange,
+    SegmentName, Sink, SinkOutcome, Store, StreamSink, Totals, UnseenSpan, Writer, WriterControl,
 };
 use tapdeck_testkit::{SplitMix64, wait_for};
 
@@ -632,6 +632,110 @@ fn rings_that_come_to_a_store_without_packets_are_described() {
     let bytes = std::fs::read(dir.join(names(&dir).pop().unwrap())).unwrap();
     let last = read_bytes("the last segment", &bytes);
     assert_eq!((last.interfaces, last.packets), (2, offered(&[first, second])));
+}
+
+/// A segment that holds no packets gives way, too, where the place of a ring is another one's now.
+#[test]
+fn a_ring_that_takes_a_place_is_described_in_a_store_without_packets() {
+    let (_temp, dir) = directory();
+    let (_first, end) = ring(0);
+    let run = Setup::new(SEGMENT).start(&dir, disk(), vec![end]);
+    let span =
+        UnseenSpan { interface: 0, packets: 4, first_ns: 1, last_ns: 2, why: "a test".into() };
+    run.control.tell_unseen(vec![span]);
+    wait_for("a segment", || names(&dir).len() == 1);
+    let (mut second, end) = ring(0);
+    second.push(7000);
+    let mut change = change(0..1, vec![end], 1);
+    change.interfaces[0].name = "another".into();
+    run.control.change_rings(change);
+    wait_for("its packets", || second.held() == 0);
+    run.stop().unwrap();
+    let bytes = std::fs::read(dir.join(names(&dir).pop().unwrap())).unwrap();
+    let described =
+        tapdeck_packet::pcapng::Reader::new(&bytes).find_map(|record| match record.unwrap() {
+            Record::Interface(interface) => interface.name,
+            _ => None,
+        });
+    assert_eq!(described.as_deref(), Some("another"));
+    assert_eq!(read_bytes("the last segment", &bytes).packets, offered(&[second]));
+}
+
+/// A ring may have packets of an epoch that the others have left behind when it comes.
+#[test]
+fn a_ring_that_comes_with_packets_of_an_epoch_before_is_emptied() {
+    let (_temp, dir) = directory();
+    let (mut first, end) = ring(0);
+    first.step_to(1);
+    first.push(5000);
+    let setup = Setup { room: 1, ..Setup::new(SEGMENT) };
+    let run = setup.start(&dir, disk(), vec![end]);
+    wait_for("the first ring's packets", || first.held() == 0);
+    let (mut second, end) = ring(1);
+    second.push(7000);
+    second.step_to(1);
+    second.push(6000);
+    run.control.change_rings(change(0..0, vec![end], 2));
+    wait_for("the second ring's packets", || second.held() == 0);
+    first.push(5000);
+    run.stop().unwrap();
+    assert_eq!(stored(&read_store(&dir)), offered(&[first, second]));
+}
+
+/// What a sink is asked for beside writing.
+#[derive(Clone, Default)]
+struct Calls(Arc<Mutex<Vec<String>>>);
+
+impl Sink for Calls {
+    fn write(&mut self, batch: &[InterfaceBlock<'_>]) -> SinkOutcome {
+        SinkOutcome::Written(batch.len())
+    }
+
+    fn begin_epoch(&mut self, _: u8) {}
+
+    fn tick(&mut self, _: &[u64]) {}
+
+    fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, _: Done) {
+        let names = interfaces.into_iter().flatten().map(|interface| interface.name);
+        self.0.lock().unwrap().extend(names);
+    }
+
+    fn tell_unseen(&mut self, spans: Vec<UnseenSpan>) {
+        let spans = spans.iter().map(|span| format!("{} unseen", span.packets));
+        self.0.lock().unwrap().extend(spans);
+    }
+
+    fn finish(&mut self, _: &[u64]) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A place may have another interface by the time at which the writer gets to what went unseen.
+#[test]
+fn what_went_unseen_is_told_of_the_interface_of_then() {
+    let control = WriterControl::default();
+    let span = |packets| UnseenSpan {
+        interface: 0,
+        packets,
+        first_ns: 1,
+        last_ns: 2,
+        why: "a test".into(),
+    };
+    let describe = |name: &str| {
+        let mut change = change(0..0, Vec::new(), 1);
+        change.interfaces[0].name = name.into();
+        control.change_rings(change);
+    };
+    control.tell_unseen(vec![span(1)]);
+    describe("another");
+    control.tell_unseen(vec![span(2)]);
+    control.tell_unseen(vec![span(3)]);
+    describe("a third");
+    control.close_blocks();
+    let calls = Calls::default();
+    Writer::new(Vec::new(), calls.clone(), Arc::new(Totals::new(1))).run(&control).unwrap();
+    let calls = calls.0.lock().unwrap().clone();
+    assert_eq!(calls, ["1 unseen", "another", "2 unseen", "3 unseen", "a third"]);
 }
 
 #[test]

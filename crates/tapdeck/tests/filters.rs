@@ -537,9 +537,9 @@ fn a_capture_is_paused_and_shortened_while_it_runs() {
             capture.pause();
             assert!(capture.is_paused());
             send(&net, &frames);
-            capture.watch().expect("it is paused, not gone");
+            capture.watch(&[]).expect("it is paused, not gone");
             capture.set_snaplen(200).expect("as at the start");
-            capture.resume().expect("the interface is there");
+            capture.resume(&[]).expect("the interface is there");
             send(&net, &frames[..1]);
             assert_eq!(lengths(&mut capture, 1), [150], "{hook}: none of the pause");
             capture.stop();
@@ -591,7 +591,7 @@ fn what_was_refused_while_the_interface_was_made_anew_is_not_in_force() {
             assert_eq!(capture.config().filter.as_deref(), Some("udp dst port 53"), "{hook}");
             assert!(capture.rule_hits().is_none(), "{hook}");
             wait_for("the new interface", || {
-                capture.watch().expect("it is there") == Some(Event::Back)
+                capture.watch(&[]).expect("it is there") == Some(Event::Back)
             });
             let evens = (0..40).step_by(2).collect();
             assert_eq!(recorded(&net, &mut capture, 20), evens, "{hook}: as the old filter says");
@@ -637,11 +637,11 @@ fn a_resume_that_failed_is_tried_again_on_the_device_that_is_there_then() {
         make_anew(&net);
         let mut other = Capture::open("vb", &config, 0, &clock).expect("veth has XDP");
         other.start().expect("nobody is there");
-        let busy = capture.resume().expect_err("the other is there");
+        let busy = capture.resume(&[]).expect_err("the other is there");
         assert!(matches!(busy, Error::XdpBusy { .. }), "{busy}");
         assert!(capture.is_paused());
         drop(other);
-        capture.resume().expect("the place is free");
+        capture.resume(&[]).expect("the place is free");
         let evens = (0..40).step_by(2).collect();
         assert_eq!(recorded(&net, &mut capture, 20), evens);
     });

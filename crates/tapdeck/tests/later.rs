@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_packet::pcapng;
 use tapdeck_testkit::cable::End;
 use tapdeck_testkit::frame::number_of;
-use tapdeck_testkit::{Cable, Net, Sender, Talking, wait_for};
+use tapdeck_testkit::{Cable, Namespace, Net, Sender, Talking, wait_for};
 use testbed::bench::Bench;
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
 
@@ -318,11 +318,7 @@ fn those_that_go_leave_nothing_behind() {
         recorder.wait_to_say(&format!("recording {near} at hook"));
         send(&net, ("vc", &near), i * 10..i * 10 + 10);
         wait_captured(&recorder, &near, 10);
-        unplug(&net, &near);
-        recorder.wait_to_say(&format!("{near} is gone"));
-        // Its place is kept for it for a while.
-        let then = number(&recorder.now(), "elapsed_s");
-        wait_for("its place to be free", || number(&recorder.now(), "elapsed_s") > then + 4);
+        unplug_for_good(&net, &mut recorder, &near);
         holds.push([holdings(pid), holdings(helper_of(&recorder))]);
     }
     // From the third on they take the places of those before. One descriptor more may be open for a
@@ -341,6 +337,152 @@ fn those_that_go_leave_nothing_behind() {
         assert_eq!(found[&near], (i * 10..i * 10 + 10).collect::<Vec<_>>());
         assert_found(&store, &[(&near, 10)]);
     }
+}
+
+/// Waits until the recorder has looked at the interfaces for so many more seconds.
+fn wait_seconds(recorder: &Recorder, seconds: u64) {
+    let then = number(&recorder.now(), "elapsed_s");
+    wait_for("looks", || number(&recorder.now(), "elapsed_s") > then + seconds);
+}
+
+/// Has an interface go whose place others may have from now on.
+fn unplug_for_good(net: &Net, recorder: &mut Recorder, near: &str) {
+    unplug(net, near);
+    recorder.wait_to_say(&format!("{near} is gone"));
+    wait_seconds(recorder, 4);
+}
+
+/// One that gets the name of an interface that is gone is the same as before, and has one hook.
+#[test]
+fn an_interface_that_gets_the_name_of_another_is_recorded_once() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    plug(&net, "vc", "vd");
+    recorder.wait_to_say("recording vd at hook");
+    send(&net, ("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    plug(&net, "ve", "vx");
+    recorder.wait_to_say("recording vx at hook");
+    unplug(&net, "vd");
+    recorder.wait_to_say("vd is gone");
+    net.b.run("ip link set vx down");
+    net.b.run("ip link set vx name vd");
+    net.b.run("ip link set vd up");
+    wait_seconds(&recorder, 2);
+    send(&net, ("ve", "vd"), 10..32);
+    wait_captured(&recorder, "vd", 32);
+    let stats = recorder.stop();
+    assert_laws("tcx", &stats);
+    let vd = &stats["interfaces"]["vd"];
+    assert_eq!((number(vd, "captured"), number(vd, "unseen")), (32, 0), "{stats}");
+    let mut found: Vec<u32> = numbers_of(&segments(&store)).into_values().flatten().collect();
+    found.sort_unstable();
+    assert_eq!(found, (0..32).collect::<Vec<_>>());
+}
+
+/// A place is given away by the recorder and its helper alike: where a newcomer turns out not to be
+/// recordable, the interface that was there before is recorded when it is back.
+#[test]
+fn a_place_that_a_newcomer_could_not_have_stays_that_of_the_one_before() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    for (far, near) in [("vc", "vd"), ("ve", "vj")] {
+        plug(&net, far, near);
+        recorder.wait_to_say(&format!("recording {near} at hook"));
+    }
+    unplug_for_good(&net, &mut recorder, "vd");
+    // Its maps are too many descriptors more.
+    let pid = Pid::from_child(&recorder.program.process.0);
+    let is_free = |number: &u64| {
+        let place = format!("/proc/{}/fd/{number}", pid.as_raw_nonzero());
+        fs::symlink_metadata(place).is_err()
+    };
+    let limit = Rlimit {
+        current: (0..).filter(is_free).nth(4),
+        maximum: getrlimit(Resource::Nofile).maximum,
+    };
+    let before = prlimit(Some(pid), Resource::Nofile, limit).expect("the limit is ours");
+    plug(&net, "vg", "vh");
+    recorder.wait_to_say("vh came up and fits -i v?: it is not recorded");
+    prlimit(Some(pid), Resource::Nofile, before).expect("the limit is ours");
+    unplug(&net, "vh");
+    plug(&net, "vc", "vd");
+    recorder.wait_to_say("vd is back");
+    send(&net, ("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    let stats = recorder.stop();
+    assert_laws("tcx", &stats);
+    assert_eq!(numbers_of(&segments(&store))["vd"], (0..10).collect::<Vec<_>>());
+}
+
+/// What a device has counted before is no news when it is back, also where its place is another
+/// one's by then.
+#[test]
+fn a_device_that_comes_back_without_its_place_goes_on_counting() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook xdp --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    for (far, near) in [("vc", "vd"), ("ve", "vj")] {
+        plug(&net, far, near);
+        recorder.wait_to_say(&format!("recording {near} at hook"));
+    }
+    send(&net, ("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    net.b.run(&format!("ip link set vd netns {}", net.a.name()));
+    recorder.wait_to_say("vd is gone");
+    wait_seconds(&recorder, 4);
+    plug(&net, "vg", "vh");
+    recorder.wait_to_say("recording vh at hook");
+    net.a.run(&format!("ip link set vd netns {}", net.b.name()));
+    // Stopped, so that some come before it can be recorded.
+    recorder.signal(Signal::STOP);
+    net.b.run("ip link set vd up");
+    wait_for("both ends to be up", || {
+        let is_up = |net: &Namespace, name: &str| {
+            net.inside(|| Interface::find(name).is_ok_and(|i| i.running))
+        };
+        is_up(&net.a, "vc") && is_up(&net.b, "vd")
+    });
+    send(&net, ("vc", "vd"), 1000..1007);
+    recorder.signal(Signal::CONT);
+    recorder.wait_to_say("recording vd at hook");
+    send(&net, ("vc", "vd"), 10..20);
+    wait_captured(&recorder, "vd", 20);
+    let stats = recorder.stop();
+    assert_laws("xdp", &stats);
+    assert_eq!(number(&stats["interfaces"]["vd"], "unseen"), 7, "{stats}");
+    assert_eq!(numbers_of(&segments(&store))["vd"], (0..20).collect::<Vec<_>>());
+}
+
+/// A name is no one's for good: what comes under it may have frames of another form.
+#[test]
+fn a_name_that_comes_back_with_another_link_type_is_recorded() {
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let store = dir.path().join("store");
+    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
+    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    plug(&net, "vc", "vd");
+    recorder.wait_to_say("recording vd at hook");
+    send(&net, ("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    unplug(&net, "vd");
+    recorder.wait_to_say("vd is gone");
+    net.b.run("ip tuntap add vd mode tun");
+    net.b.run("ip link set vd up");
+    recorder.wait_to_say("recording vd at hook");
+    wait_for("its hook", || recorder.now()["interfaces"]["vd"]["attached"] == true);
+    let stats = recorder.stop();
+    assert_laws("tcx", &stats);
+    assert_eq!(number(&stats["interfaces"]["vd"], "captured"), 10, "{stats}");
 }
 
 /// So many at one time are recorded, and no more; who is left out is told, and comes in when

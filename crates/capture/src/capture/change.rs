@@ -165,15 +165,16 @@ impl Capture {
         }
     }
 
-    /// Takes packets again. Where the interface is not there, [`Capture::watch`] waits for it.
+    /// Takes packets again. Where the interface is not there, [`Capture::watch`] waits for it;
+    /// `taken` is as there.
     ///
     /// # Errors
     /// Where the hook cannot be attached any more; the capture is still paused then.
-    pub fn resume(&mut self) -> Result<(), Error> {
+    pub fn resume(&mut self, taken: &[u32]) -> Result<(), Error> {
         if !self.paused {
             return Ok(());
         }
-        if self.device.is_back(Meanwhile::LeftOut)? {
+        if self.device.is_back(Meanwhile::LeftOut, taken)? {
             // It may be another device, since the pause or since a call that failed.
             self.reload()?;
             self.attach()?;

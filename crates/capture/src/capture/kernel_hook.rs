@@ -138,7 +138,8 @@ impl KernelHook {
             | Request::Prepare
             | Request::Keep
             | Request::MakeMember
-            | Request::Open { .. } => {
+            | Request::Open { .. }
+            | Request::Settle { .. } => {
                 return Err(Fault::Place(io::ErrorKind::InvalidInput.into()));
             }
         };

@@ -64,6 +64,7 @@ impl Capture {
         let number = place.number as u32;
         let seat = Seat { helper: place.helper.clone(), interface: number };
         let (opened, fds) = ask(&seat, interface, filters.first())?;
+        let opened_place = OpenedPlace { seat: seat.clone(), is_settled: false };
         let config = Config { filter, rules: None, ..config(opened.hook) };
         let (device, config, _) = prepare(device, &config)?;
         let interface = &device.interface;
@@ -93,6 +94,7 @@ impl Capture {
         let first = place.first_interface;
         let parts = (rings, taking);
         let mut capture = Self::of_parts(device, config, geometry, parts, first, place.clock);
+        capture.opened = Some(opened_place);
         // The rings begin with the first epoch of all.
         capture.flush_all().map_err(|e| explain(&capture.device.interface, opened.hook, e))?;
         Ok(capture)
@@ -105,26 +107,31 @@ impl Capture {
         }
     }
 
-    /// Attaches the hook of an interface that came later. Its device counts from `before` on, which
-    /// it had counted when it was last looked at, at `since_ns` of UTC; what came since then went
-    /// unseen.
+    /// Attaches the hook of an interface that came later, which has its place from now on. Its
+    /// device counts from `before` on, which it had counted when it was last looked at, at
+    /// `since_ns` of UTC; what came since then went unseen.
     ///
     /// # Errors
     /// As [`Capture::start`].
     pub fn start_later(&mut self, before: NicCounters, since_ns: u64) -> Result<(), Error> {
         self.device.begin_from(before)?;
         self.attach()?;
+        if let Some(opened) = self.opened.take() {
+            let said = |fault: Fault| Error::Later(fault.into_error().to_string());
+            opened.settle().map_err(said)?;
+        }
         self.presence.begins_late(since_ns);
         self.is_shown_packets(Cause::Late);
         Ok(())
     }
 
     /// Opens an interface for the process that this one, a helper, was divided from: returns what
-    /// that one is answered.
+    /// that one is answered. Where its place has so many `rings`, another number is refused by
+    /// `EXFULL`.
     pub(crate) fn open_for_recorder(
         interface: Interface,
         config: &Config,
-        first_interface: u32,
+        (first_interface, rings): (u32, Option<u32>),
         program: Option<&ClassicProgram>,
     ) -> Result<(Self, Answer), Fault> {
         let filters = Filters::of(program);
@@ -134,6 +141,9 @@ impl Capture {
         let said = |e: Error| Fault::Place(io::Error::other(whole_text(&e)));
         let opened = Device::of(interface).and_then(|device| prepare(device, &config));
         let (device, config, geometry) = opened.map_err(said)?;
+        if rings.is_some_and(|rings| rings != geometry.nrings) {
+            return Err(Fault::Place(io::Error::from_raw_os_error(libc::EXFULL)));
+        }
         let opened =
             Self::open_prepared(device, config, (geometry, filters), first_interface, &clock, None);
         let mut capture = opened.map_err(said)?;
@@ -146,6 +156,30 @@ impl Capture {
         capture.forget_rings();
         let opened = Opened { hook: capture.config.hook, rings: capture.nrings, made };
         Ok((capture, Answer { value: opened.word(), fds }))
+    }
+}
+
+/// The place of an interface that the helper has opened. It stays that of the one before if this is
+/// dropped.
+pub(super) struct OpenedPlace {
+    seat: Seat,
+    is_settled: bool,
+}
+
+impl OpenedPlace {
+    /// Has the interface have the place from now on.
+    fn settle(mut self) -> Result<(), Fault> {
+        self.is_settled = true;
+        self.seat.ask(&Request::Settle { stays: true }).map(drop)
+    }
+}
+
+impl Drop for OpenedPlace {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            // Where the helper has ended, there are no places.
+            let _ = self.seat.ask(&Request::Settle { stays: false });
+        }
     }
 }
 

@@ -37,6 +37,7 @@ use crate::warnings::{lost_tags, others_there, stays_behind, takes_nothing};
 use crate::{Clock, Config, Error, Event, Losses, Shed, Stamps};
 use kernel_hook::KernelHook;
 pub use later::LaterPlace;
+use later::OpenedPlace;
 use load::{Opening, check, geometry, open_programs, open_sockets, told};
 
 /// How long the helper of a recorder that was killed may still have the place of a hook.
@@ -57,6 +58,8 @@ pub struct Capture {
     presence: Presence,
     paused: bool,
     lasting: Option<Lasting>,
+    /// The place at the helper, as long as that is not settled.
+    opened: Option<OpenedPlace>,
     /// Bytes kept of a packet now; `config.snaplen` is what the rings were made for.
     snaplen: u32,
     /// The other programs that were at the interface when this was opened.
@@ -178,6 +181,7 @@ impl Capture {
             snaplen: config.snaplen,
             others: others_there(&device.interface, config.hook, &[]),
             lasting: None,
+            opened: None,
             presence: Presence::new(config.hook, clock),
             config,
             device,
@@ -237,7 +241,7 @@ impl Capture {
         let was_abandoned = self.take_abandoned();
         if was_paused {
             // What came meanwhile was not wanted.
-            self.device.is_back(Meanwhile::LeftOut)?;
+            self.device.is_back(Meanwhile::LeftOut, &[])?;
             self.presence.begin(self.counted());
         } else if is_another {
             self.is_shown_packets(Cause::Away);
@@ -340,14 +344,21 @@ impl Capture {
             _ => {}
         }
         let interface = &self.device.interface;
-        match &mut self.taking {
+        let done = match &mut self.taking {
             Taking::Socket(hook) => hook.perform(interface, request),
             Taking::Kernel(hook) => hook.perform(interface, request),
+        };
+        match request {
+            Request::Attach { .. } if done.is_ok() => self.attached = true,
+            Request::Detach => self.attached = false,
+            _ => {}
         }
+        done
     }
 
     /// Detaches the programs in this process, a helper, if they are not to go on.
     pub(crate) fn detach_here(&mut self, stays: bool) {
+        self.attached = false;
         match &mut self.taking {
             Taking::Socket(hook) => hook.detach_here(),
             Taking::Kernel(hook) => hook.detach_here(stays),
@@ -388,11 +399,12 @@ impl Capture {
     /// Looks whether the interface is still there, under whatever name, and whether the hook stands
     /// where it was put. A hook that somebody else has detached is attached again. If the interface
     /// was deleted, captures at an interface of the same name once there is one. Called once a
-    /// second; [`Capture::take_unseen`] then has what was missed.
+    /// second; [`Capture::take_unseen`] then has what was missed. The interfaces of other captures,
+    /// by index, are `taken`: one of them that gets the name was renamed.
     ///
     /// # Errors
     /// Where the hook cannot be attached again. The next call tries it again.
-    pub fn watch(&mut self) -> Result<Option<Event>, Error> {
+    pub fn watch(&mut self, taken: &[u32]) -> Result<Option<Event>, Error> {
         if self.paused {
             return Ok(None);
         }
@@ -406,7 +418,7 @@ impl Capture {
             }
             return self.stand().map(|()| event);
         }
-        if !self.device.is_back(Meanwhile::Counts)? {
+        if !self.device.is_back(Meanwhile::Counts, taken)? {
             return Ok(None);
         }
         self.reload()?;
@@ -492,6 +504,11 @@ impl Capture {
         self.attached && !self.presence.has_gone()
     }
 
+    /// Returns when the hook was last known to stand, UTC nanoseconds.
+    pub fn stood_ns(&self) -> u64 {
+        self.presence.stood_ns()
+    }
+
     /// Returns whether the interface is gone, as of the last look.
     pub fn is_gone(&self) -> bool {
         !self.attached && !self.paused
@@ -502,11 +519,11 @@ impl Capture {
         self.is_gone() && self.rings.iter().all(|ring| ring.fill_bytes() == 0)
     }
 
-    /// Looks a last time after the hook, detaches it as [`Capture::stop`] does, and reads the
-    /// device's counters a last time.
-    pub fn finish(&mut self) {
+    /// Looks a last time after the hook, as [`Capture::watch`] does, detaches it as
+    /// [`Capture::stop`] does, and reads the device's counters a last time.
+    pub fn finish(&mut self, taken: &[u32]) {
         // What fails here is only what the hook would have seen from now on.
-        let _ = self.watch();
+        let _ = self.watch(taken);
         self.stop();
         if !self.paused {
             self.presence.end(self.counted());

@@ -615,7 +615,7 @@ impl Port {
             }
             return self.stand(hub, was_abandoned, &counters).map(|()| event);
         }
-        if !self.device.is_back(Meanwhile::Counts)? {
+        if !self.device.is_back(Meanwhile::Counts, &[])? {
             return Ok(None);
         }
         self.load(hub, geometry)?;

@@ -70,58 +70,81 @@ pub struct Later {
 
 /// The captures of a recorder, and those that may come later.
 struct Captures<'a> {
-    captures: &'a mut Vec<Capture>,
+    places: &'a mut Vec<Capture>,
     later: Option<Later>,
+    /// An interface that was opened, and the place that it gets if that is what becomes of it.
+    opened: Option<(usize, Capture)>,
 }
 
 impl Captures<'_> {
-    /// Opens an interface at a place that is there, where the one before is given up, or behind
-    /// all.
+    /// Opens an interface for a place where one was that is detached, or behind all.
     fn open(
         &mut self,
         at: usize,
         ifindex: u32,
         program: Option<&ClassicProgram>,
     ) -> Result<Answer, Fault> {
-        let refused = |number| Fault::Place(io::Error::from_raw_os_error(number));
+        self.opened = None;
         let later = self.later.as_ref().filter(|later| at < later.most);
-        let later = later.filter(|_| at <= self.captures.len());
+        let later = later.filter(|_| at <= self.places.len());
+        let later = later.filter(|_| !self.places.get(at).is_some_and(Capture::is_attached));
         let later = later.ok_or_else(|| refused(libc::EPERM))?;
         let found = Interface::by_index(ifindex).map_err(|e| Fault::Place(io::Error::other(e)))?;
         let interface = found.ok_or_else(|| refused(libc::ENODEV))?;
         let config = (later.admit)(&interface);
         let config = config.map_err(|why| Fault::Place(io::Error::other(why)))?;
-        let ids = self.captures.get(at).map(Capture::interfaces);
-        let end = self.captures.last().map_or(0, |last| last.interfaces().end);
+        let ids = self.places.get(at).map(Capture::interfaces);
+        let end = self.places.last().map_or(0, |last| last.interfaces().end);
         let first = ids.as_ref().map_or(end, |ids| ids.start);
-        let (capture, answer) = Capture::open_for_recorder(interface, &config, first, program)?;
         // The ids of those behind stay what they are.
-        let is_last = at + 1 == self.captures.len();
-        if !is_last && ids.is_some_and(|ids| ids != capture.interfaces()) {
-            return Err(refused(libc::EXFULL));
-        }
-        match self.captures.get_mut(at) {
-            Some(place) => std::mem::replace(place, capture).detach_here(false),
-            None => self.captures.push(capture),
-        }
+        let is_last = at + 1 == self.places.len();
+        let rings = ids.filter(|_| !is_last).map(|ids| ids.len() as u32);
+        let (capture, answer) =
+            Capture::open_for_recorder(interface, &config, (first, rings), program)?;
+        self.opened = Some((at, capture));
         Ok(answer)
     }
+
+    /// Gives the interface that was opened its place, or gives it up.
+    fn settle(&mut self, at: usize, stays: bool) -> Result<Answer, Fault> {
+        let opened = self.opened.take_if(|(place, _)| *place == at);
+        let (_, mut capture) = opened.ok_or_else(|| refused(libc::EINVAL))?;
+        if !stays {
+            capture.detach_here(false);
+        } else if let Some(place) = self.places.get_mut(at) {
+            std::mem::replace(place, capture).detach_here(false);
+        } else {
+            self.places.push(capture);
+        }
+        Ok(Answer::default())
+    }
+}
+
+fn refused(number: i32) -> Fault {
+    Fault::Place(io::Error::from_raw_os_error(number))
 }
 
 impl Privileged for Captures<'_> {
     fn forget(&mut self) {
-        self.captures.iter_mut().for_each(Capture::forget_rings);
+        self.places.iter_mut().for_each(Capture::forget_rings);
     }
 
     fn help(&mut self, at: usize, request: &Request) -> Option<Result<Answer, Fault>> {
-        if let Request::Open { ifindex, program } = request {
-            return Some(self.open(at, *ifindex, program.as_ref()));
+        match request {
+            Request::Open { ifindex, program } => {
+                return Some(self.open(at, *ifindex, program.as_ref()));
+            }
+            Request::Settle { stays } => return Some(self.settle(at, *stays)),
+            _ => {}
         }
-        Some(self.captures.get_mut(at)?.help(request))
+        let opened = self.opened.as_mut().filter(|(place, _)| *place == at);
+        let opened = opened.map(|(_, capture)| capture);
+        Some(opened.or_else(|| self.places.get_mut(at))?.help(request))
     }
 
     fn detach(&mut self, stays: bool) {
-        self.captures.iter_mut().for_each(|capture| capture.detach_here(stays));
+        let opened = self.opened.iter_mut().map(|(_, capture)| capture);
+        self.places.iter_mut().chain(opened).for_each(|capture| capture.detach_here(stays));
     }
 }
 
@@ -148,7 +171,7 @@ impl Helper {
         stays: impl FnOnce() -> bool,
         end: impl FnOnce(),
     ) -> io::Result<Arc<Self>> {
-        let mut divided = Captures { captures, later };
+        let mut divided = Captures { places: captures, later, opened: None };
         let helper = Self::divide_from(&mut divided, begin, stays, end)?;
         for (number, capture) in (0..).zip(captures) {
             capture.is_helped(&helper, number);

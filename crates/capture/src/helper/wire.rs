@@ -84,12 +84,17 @@ pub(crate) enum Request {
     /// Hand over the counters of the packets that filters have kept from sockets, where there are
     /// such.
     TakeRefused,
-    /// Open the interface of this index, which came later, with this filter and without rules: at
-    /// the place of one that is gone, or behind all. Is answered by [`Opened`], and by the maps and
-    /// the program of [`HandedOver`](crate::bpf::loaded::HandedOver) where programs fill rings.
+    /// Open the interface of this index, which came later, with this filter and without rules: for
+    /// the place of one that is gone, or behind all. What is asked of that place is asked of this
+    /// interface from now on. Is answered by [`Opened`], and by the maps and the program of
+    /// [`HandedOver`](crate::bpf::loaded::HandedOver) where programs fill rings.
     Open {
         ifindex: u32,
         program: Option<ClassicProgram>,
+    },
+    /// Give the interface that was opened its place, or give it up.
+    Settle {
+        stays: bool,
     },
 }
 
@@ -116,6 +121,7 @@ impl Request {
             Self::MakeFlows => 18,
             Self::SetCutoff { .. } => 19,
             Self::Open { .. } => 20,
+            Self::Settle { .. } => 21,
         }
     }
 
@@ -131,6 +137,7 @@ impl Request {
             Self::SetFilter { snaplen, .. } => *snaplen,
             Self::OpenSocket { number } => *number,
             Self::PutFilter { group, .. } => *group,
+            Self::Settle { stays } => u32::from(*stays),
             _ => 0,
         };
         let words = match self {
@@ -178,6 +185,7 @@ impl Request {
             18 => Self::MakeFlows,
             19 => Self::SetCutoff { bytes: value },
             20 => Self::Open { ifindex: value, program: filter },
+            21 => Self::Settle { stays: value != 0 },
             _ => return None,
         };
         Some((interface as usize, request))
@@ -379,6 +387,8 @@ mod tests {
             Request::MakeMember,
             Request::Open { ifindex: 9, program: None },
             Request::Open { ifindex: u32::MAX, program: Some(returning(96, 2)) },
+            Request::Settle { stays: false },
+            Request::Settle { stays: true },
         ] {
             let bytes = request.write(5);
             assert!(bytes.len() <= MOST_BYTES);
@@ -395,7 +405,7 @@ mod tests {
             assert_eq!(Request::read(&good[..len]), None, "{len} bytes of it");
         }
         assert_eq!(Request::read(&[&good[..], &[0]].concat()), None, "a byte more");
-        for kind in [0u32, 21, u32::MAX] {
+        for kind in [0u32, 22, u32::MAX] {
             let bytes = [&kind.to_ne_bytes()[..], &[0; 12]].concat();
             assert_eq!(Request::read(&bytes), None, "{kind}");
         }

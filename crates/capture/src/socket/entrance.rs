@@ -74,6 +74,7 @@ pub(super) fn perform(
         | Request::Prepare
         | Request::Keep
         | Request::MakeMember
-        | Request::Open { .. } => Err(Fault::Place(io::ErrorKind::InvalidInput.into())),
+        | Request::Open { .. }
+        | Request::Settle { .. } => Err(Fault::Place(io::ErrorKind::InvalidInput.into())),
     }
 }

@@ -79,9 +79,14 @@ struct State {
 }
 
 impl Durability {
-    /// Makes the account of an output that nothing was written to.
-    pub fn new(sync_contents: SyncCall, sync_name: SyncCall, totals: Arc<Totals>) -> Self {
-        let interfaces = totals.interfaces.len();
+    /// Makes the account of an output that nothing was written to, and that gets packets of so many
+    /// interfaces.
+    pub fn new(
+        sync_contents: SyncCall,
+        sync_name: SyncCall,
+        totals: Arc<Totals>,
+        interfaces: usize,
+    ) -> Self {
         let zeros = || (0..interfaces).map(|_| AtomicU64::new(0)).collect();
         let state = State {
             bytes: 0,

@@ -4,6 +4,8 @@
 //! writer looked last; and twice as long each time where nothing comes, up to a bound. The bound is
 //! what a ring must outlast when packets come at once after silence.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tapdeck_packet::ring::Ring;
@@ -15,8 +17,9 @@ const BLOCK: u64 = 1 << 16;
 /// The writer's times of sleep.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// The bound.
-    pub longest: Duration,
+    /// The bounds, by the interface ids of the rings, and the least of them.
+    bounds: BTreeMap<u32, Duration>,
+    longest: Duration,
     wait: Duration,
     /// When the rings were looked at last, and how much of each had been taken by then.
     looked: Instant,
@@ -28,8 +31,25 @@ impl Pace {
         SHORTEST
     }
 
-    pub fn new(longest: Duration) -> Self {
-        Self { longest, wait: SHORTEST, looked: Instant::now(), taken: Vec::new() }
+    pub fn new() -> Self {
+        let (bounds, longest, wait) = (BTreeMap::new(), SHORTEST, SHORTEST);
+        Self { bounds, longest, wait, looked: Instant::now(), taken: Vec::new() }
+    }
+
+    /// Has the bound be no longer than this as long as there are these rings.
+    pub fn bind(&mut self, rings: impl Iterator<Item = u32>, longest: Duration) {
+        self.bounds.extend(rings.map(|ring| (ring, longest)));
+        self.look_for_longest();
+    }
+
+    /// Takes note that rings are there no more.
+    pub fn forget(&mut self, gone: &Range<u32>) {
+        self.bounds.retain(|ring, _| !gone.contains(ring));
+        self.look_for_longest();
+    }
+
+    fn look_for_longest(&mut self) {
+        self.longest = self.bounds.values().copied().min().unwrap_or(SHORTEST).max(SHORTEST);
     }
 
     /// Returns how long the writer may sleep that has found nothing in these rings to write.
@@ -43,19 +63,19 @@ impl Pace {
 
     /// Takes in how much came in a time, at the ring that got most.
     fn after(&mut self, came: u64, time: Duration) {
-        let longest = self.longest.max(SHORTEST);
         self.wait = if came == 0 {
             2 * self.wait
         } else {
             let ns = time.as_nanos() * u128::from(BLOCK) / u128::from(came);
             Duration::from_nanos(ns.try_into().unwrap_or(u64::MAX))
         };
-        self.wait = self.wait.clamp(SHORTEST, longest);
+        self.wait = self.wait.clamp(SHORTEST, self.longest);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
     use std::time::Duration;
 
     use super::{BLOCK, Pace, SHORTEST};
@@ -63,7 +83,8 @@ mod tests {
     #[test]
     fn it_sleeps_as_long_as_a_block_takes_to_fill() {
         let ms = Duration::from_millis;
-        let mut pace = Pace::new(ms(25));
+        let mut pace = Pace::new();
+        pace.bind(0..2, ms(25));
         let mut after = |came: u64, time: Duration| {
             pace.after(came, time);
             pace.wait
@@ -80,8 +101,25 @@ mod tests {
     }
 
     #[test]
+    fn a_bound_is_that_of_the_rings_that_are_there() {
+        let ms = Duration::from_millis;
+        let mut pace = Pace::new();
+        let mut after_silence = |gone: Range<u32>, come: Range<u32>, longest: Duration| {
+            pace.forget(&gone);
+            pace.bind(come, longest);
+            pace.after(1, ms(1000));
+            pace.wait
+        };
+        assert_eq!(after_silence(0..0, 0..2, ms(25)), ms(25));
+        assert_eq!(after_silence(0..0, 2..4, ms(8)), ms(8));
+        assert_eq!(after_silence(2..4, 2..3, ms(50)), ms(25));
+        assert_eq!(after_silence(0..2, 0..2, ms(100)), ms(50));
+    }
+
+    #[test]
     fn a_bound_below_the_shortest_sleep_is_none() {
-        let mut pace = Pace::new(Duration::ZERO);
+        let mut pace = Pace::new();
+        pace.bind(0..1, Duration::ZERO);
         pace.after(0, Duration::ZERO);
         assert_eq!(pace.wait, SHORTEST);
     }

@@ -241,7 +241,8 @@ impl<I: Io> SegmentSink<I> {
     fn durability(&self, file: &Arc<I::File>) -> Durability {
         let (file, io, dir) = (file.clone(), self.io.clone(), self.store.dir().to_owned());
         let sync_name = move || sync_directory(&*io, &dir);
-        Durability::new(Box::new(move || file.sync()), Box::new(sync_name), self.totals.clone())
+        let (totals, interfaces) = (self.totals.clone(), self.config.interfaces.len());
+        Durability::new(Box::new(move || file.sync()), Box::new(sync_name), totals, interfaces)
     }
 
     /// Has the segments from now on begin with these interfaces.
@@ -402,9 +403,9 @@ impl<I: Io> Sink for SegmentSink<I> {
 
     fn begin_segment(&mut self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
         self.settle();
-        // One that holds nothing goes on, unless more interfaces are to stand at its beginning.
-        let more = interfaces.as_ref().is_some_and(|i| i.len() > self.config.interfaces.len());
-        if self.live.as_ref().is_some_and(|live| more || live.packets.iter().any(|n| *n > 0)) {
+        // One that holds nothing goes on, unless its beginning is to say something else.
+        let differs = interfaces.as_ref().is_some_and(|i| *i != self.config.interfaces);
+        if self.live.as_ref().is_some_and(|live| differs || live.packets.iter().any(|n| *n > 0)) {
             self.end();
         }
         if let Some(interfaces) = interfaces {

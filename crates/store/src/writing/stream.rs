@@ -101,7 +101,10 @@ impl StreamSink<File> {
         sync_contents: SyncCall,
         sync_name: SyncCall,
     ) -> io::Result<Self> {
-        let durability = Arc::new(Durability::new(sync_contents, sync_name, self.totals.clone()));
+        // Interfaces may come while it is written.
+        let (totals, interfaces) = (self.totals.clone(), self.totals.interfaces.len());
+        let durability = Durability::new(sync_contents, sync_name, totals, interfaces);
+        let durability = Arc::new(durability);
         durability.wrote_bytes(self.end);
         let syncer = Syncer::start(interval, self.totals.clone())?;
         syncer.begin(durability.clone());

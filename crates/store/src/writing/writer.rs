@@ -142,7 +142,7 @@ pub struct WriterControl {
     /// When the writer was told to leave the rings to another one.
     leaves: OnceLock<Instant>,
     /// Requests for another segment since the writer looked last.
-    segments_asked: Mutex<SegmentsAsked>,
+    segments_asked: Mutex<Vec<SegmentAsked>>,
     /// Whether the writer was woken since it slept last.
     is_woken: Mutex<bool>,
     wakes: Condvar,
@@ -171,11 +171,7 @@ impl WriterControl {
     /// # Panics
     /// The writer does if there are fewer interfaces than before.
     pub fn begin_segment(&self, interfaces: Option<Vec<InterfaceDescription>>, done: Done) {
-        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = Some(Instant::now());
-        asked.add(SegmentsAsked { interfaces, waiting: vec![done], since, ..Default::default() });
-        drop(asked);
-        self.wake();
+        self.ask(SegmentAsked { interfaces, waiting: vec![done], ..SegmentAsked::now() });
     }
 
     /// Has the writer read other rings, too, from the next segment on. There, or in a file that has
@@ -185,30 +181,23 @@ impl WriterControl {
     /// # Panics
     /// The writer does if there are fewer interfaces than before, or more than [`Totals`] counts.
     pub fn change_rings(&self, change: RingsChange) {
-        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let (interfaces, since) = (Some(change.interfaces.clone()), Some(Instant::now()));
-        let changes = vec![change];
-        asked.add(SegmentsAsked { changes, interfaces, since, ..Default::default() });
-        drop(asked);
-        self.wake();
+        let (interfaces, changes) = (Some(change.interfaces.clone()), vec![change]);
+        self.ask(SegmentAsked { changes, interfaces, ..SegmentAsked::now() });
     }
 
     /// Has the recording tell that packets went unseen. What lies in complete blocks now came
     /// before that, as for [`WriterControl::begin_segment`].
     pub fn tell_unseen(&self, spans: Vec<UnseenSpan>) {
-        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = Some(Instant::now());
-        asked.add(SegmentsAsked { unseen: spans, since, ..Default::default() });
-        drop(asked);
-        self.wake();
+        self.ask(SegmentAsked { unseen: spans, ..SegmentAsked::now() });
     }
 
     /// Has a store keep so much from now on.
     pub fn retain(&self, retention: Retention) {
-        let mut asked = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let (retention, since) = (Some(retention), Some(Instant::now()));
-        asked.add(SegmentsAsked { retention, since, ..Default::default() });
-        drop(asked);
+        self.ask(SegmentAsked { retention: Some(retention), ..SegmentAsked::now() });
+    }
+
+    fn ask(&self, new: SegmentAsked) {
+        add(&mut self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner), new);
         self.wake();
     }
 
@@ -243,8 +232,10 @@ impl WriterControl {
         }
     }
 
-    fn take_segments_asked(&self) -> SegmentsAsked {
-        std::mem::take(&mut *self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes the requests since the last call, behind those that were taken before.
+    fn take_segments_asked(&self, asked: &mut Vec<SegmentAsked>) {
+        let mut new = self.segments_asked.lock().unwrap_or_else(PoisonError::into_inner);
+        new.drain(..).for_each(|new| add(asked, new));
     }
 
     /// Says that no packet comes any more. Blocks may still be open.
@@ -339,13 +330,9 @@ impl<S: Sink> Writer<S> {
     /// Makes a writer that was not started. `totals` has an entry for every interface id of the
     /// rings, those that may come among them.
     pub fn new(rings: Vec<Box<dyn Ring>>, sink: S, totals: Arc<Totals>) -> Self {
-        let oldest = |r: &dyn Ring| r.peek(0).map_or(r.epoch(), |b| b.contents.epoch);
-        // Counted modulo 256, and a writer begins before that many have passed.
-        let before = |a: u8, b: u8| (a.wrapping_sub(b) as i8) < 0;
-        let epoch =
-            rings.iter().map(|r| oldest(&**r)).reduce(|a, b| if before(b, a) { b } else { a });
-        let epoch = epoch.unwrap_or(0);
-        let pace = Pace::new(LONGEST_SLEEP);
+        let epoch = oldest_epoch(&rings).unwrap_or(0);
+        let mut pace = Pace::new();
+        pace.bind(rings.iter().map(|ring| ring.interface()), LONGEST_SLEEP);
         let cut_before = rings.iter().map(|r| r.cut()).collect();
         let (first, left, ledger) = (0, u64::MAX, None);
         let (interfaces, gone) = (totals.interfaces.len(), BTreeMap::new());
@@ -363,7 +350,7 @@ impl<S: Sink> Writer<S> {
     /// outlast that where packets come at once after silence.
     #[must_use]
     pub fn sleep_at_most(mut self, time: Duration) -> Self {
-        self.pace.longest = time;
+        self.pace.bind(self.rings.iter().map(|ring| ring.interface()), time);
         self
     }
 
@@ -397,13 +384,13 @@ impl<S: Sink> Writer<S> {
     /// can be closed, and counts that as not written.
     pub fn run(mut self, control: &WriterControl) -> std::io::Result<Ending> {
         let mut stalled_since: Option<Instant> = None;
-        let mut asked = SegmentsAsked::default();
+        let mut asked = Vec::new();
         let mut ending = Ok(Ending::Asked);
         watch("tapdeck-writer");
         self.note(&[], false);
         loop {
             beat();
-            asked.add(control.take_segments_asked());
+            control.take_segments_asked(&mut asked);
             // Read before the rings are looked at: nothing comes after it was set.
             let closed = control.blocks_are_closed();
             let leaves_since = control.leaves_since();
@@ -417,7 +404,7 @@ impl<S: Sink> Writer<S> {
             if control.is_hurried() {
                 break;
             }
-            if asked.is_time(matches!(turn, Turn::Idle)) {
+            if asked.first().is_some_and(|one| one.is_time(matches!(turn, Turn::Idle))) {
                 self.perform(&mut asked);
             }
             let is_at_work = matches!(turn, Turn::Wrote);
@@ -463,7 +450,7 @@ impl<S: Sink> Writer<S> {
         if self.ledger.is_none() {
             self.discard(control, &mut asked);
         }
-        asked.add(control.take_segments_asked());
+        control.take_segments_asked(&mut asked);
         self.perform(&mut asked);
         let lost = self.lost();
         self.sink.finish(&lost)?;
@@ -471,12 +458,14 @@ impl<S: Sink> Writer<S> {
         ending
     }
 
-    /// Does what was asked for with the next segment.
-    fn perform(&mut self, asked: &mut SegmentsAsked) {
-        for change in std::mem::take(&mut asked.changes) {
-            self.change_rings(change);
+    /// Does what was asked for with the next segments.
+    fn perform(&mut self, asked: &mut Vec<SegmentAsked>) {
+        for mut one in asked.drain(..) {
+            for change in std::mem::take(&mut one.changes) {
+                self.change_rings(change);
+            }
+            one.perform(&mut self.sink);
         }
-        asked.perform(&mut self.sink);
     }
 
     fn change_rings(&mut self, change: RingsChange) {
@@ -493,10 +482,16 @@ impl<S: Sink> Writer<S> {
             *lost += ring.lost();
             *cut = *cut + less(ring.cut(), before);
         }
+        // One that the others have left behind begins again for them.
+        if let Some(epoch) = oldest_epoch(&come).filter(|epoch| is_before(*epoch, self.epoch)) {
+            self.epoch = epoch;
+            self.sink.begin_epoch(epoch);
+        }
+        self.pace.forget(&gone);
+        self.pace.bind(come.iter().map(|ring| ring.interface()), sleep);
         self.cut_before.extend(come.iter().map(|ring| ring.cut()));
         self.rings.extend(come);
         self.interfaces = self.interfaces.max(interfaces.len());
-        self.pace.longest = self.pace.longest.min(sleep);
     }
 
     /// Sleeps until it is woken or something lies in a ring, but not for much longer than
@@ -515,7 +510,7 @@ impl<S: Sink> Writer<S> {
     }
 
     /// Empties the rings into nothing until the recording has ended.
-    fn discard(&mut self, control: &WriterControl, asked: &mut SegmentsAsked) {
+    fn discard(&mut self, control: &WriterControl, asked: &mut Vec<SegmentAsked>) {
         // Packets after the last one that was asked for are no loss.
         let counts = self.left > 0;
         let totals = self.totals.clone();
@@ -527,8 +522,8 @@ impl<S: Sink> Writer<S> {
         loop {
             beat();
             let closed = control.blocks_are_closed();
-            asked.add(control.take_segments_asked());
-            for change in std::mem::take(&mut asked.changes) {
+            control.take_segments_asked(asked);
+            for change in asked.iter_mut().flat_map(|one| std::mem::take(&mut one.changes)) {
                 self.change_rings(change);
             }
             for ring in &mut self.rings {
@@ -685,13 +680,34 @@ impl<S: Sink> Writer<S> {
     }
 }
 
+/// Returns the epoch of the oldest blocks in rings.
+fn oldest_epoch(rings: &[Box<dyn Ring>]) -> Option<u8> {
+    let oldest = rings.iter().map(|r| r.peek(0).map_or(r.epoch(), |b| b.contents.epoch));
+    oldest.reduce(|a, b| if is_before(b, a) { b } else { a })
+}
+
+/// Returns whether an epoch was before another. They are counted modulo 256, and a ring is read
+/// before that many have passed.
+fn is_before(a: u8, b: u8) -> bool {
+    (a.wrapping_sub(b) as i8) < 0
+}
+
 fn less(now: Cut, before: Cut) -> Cut {
     Cut { packets: now.packets - before.packets, bytes: now.bytes - before.bytes }
 }
 
+/// Adds a request to others. What went unseen before an interface came is told before that is
+/// described: it may have the place of one that is meant.
+fn add(asked: &mut Vec<SegmentAsked>, new: SegmentAsked) {
+    match asked.last_mut() {
+        Some(last) if new.interfaces.is_none() || last.unseen.is_empty() => last.add(new),
+        _ => asked.push(new),
+    }
+}
+
 /// Requests for another segment: who waits, and since when.
 #[derive(Default)]
-struct SegmentsAsked {
+struct SegmentAsked {
     /// Rings that come with it.
     changes: Vec<RingsChange>,
     interfaces: Option<Vec<InterfaceDescription>>,
@@ -703,7 +719,11 @@ struct SegmentsAsked {
     since: Option<Instant>,
 }
 
-impl SegmentsAsked {
+impl SegmentAsked {
+    fn now() -> Self {
+        Self { since: Some(Instant::now()), ..Self::default() }
+    }
+
     fn add(&mut self, new: Self) {
         self.changes.extend(new.changes);
         self.interfaces = new.interfaces.or(self.interfaces.take());
@@ -719,17 +739,15 @@ impl SegmentsAsked {
     }
 
     /// Has a sink do what was asked.
-    fn perform(&mut self, sink: &mut impl Sink) {
-        self.since = None;
-        if let Some(retention) = self.retention.take() {
+    fn perform(self, sink: &mut impl Sink) {
+        let Self { interfaces, waiting, unseen, retention, .. } = self;
+        if let Some(retention) = retention {
             sink.retain(retention);
         }
-        let waiting = std::mem::take(&mut self.waiting);
-        if !waiting.is_empty() || self.interfaces.is_some() {
+        if !waiting.is_empty() || interfaces.is_some() {
             let done = Box::new(move || waiting.into_iter().for_each(|done| done()));
-            sink.begin_segment(self.interfaces.take(), done);
+            sink.begin_segment(interfaces, done);
         }
-        let unseen = std::mem::take(&mut self.unseen);
         if !unseen.is_empty() {
             sink.tell_unseen(unseen);
         }

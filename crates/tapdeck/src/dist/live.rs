@@ -63,7 +63,7 @@ pub fn count(name: &str, length: Length, limits: &Limits, interrupt: &Interrupt)
         }
         if Instant::now() >= next_look {
             next_look += SECOND;
-            if capture.watch()? == Some(Event::Gone) {
+            if capture.watch(&[])? == Some(Event::Gone) {
                 say(&format!("{name} is gone; the packets up to then count"));
                 break;
             }

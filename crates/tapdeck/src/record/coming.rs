@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use tapdeck_capture::interface::Interface;
 use tapdeck_capture::{Capture, Clock, LaterPlace, MAX_RINGS};
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::{RingsChange, Totals};
@@ -81,7 +82,10 @@ impl Recording {
             } else if spots.is_empty() {
                 self.why_no_spot()
             } else {
-                let Err(e) = self.take(&newcomer, spots) else { continue };
+                let Err(e) = self.take(&newcomer, spots, until) else { continue };
+                if !is_up(interface) {
+                    continue;
+                }
                 self.coming.newcomers.cannot(name);
                 format!("it is not recorded: {e:#}")
             };
@@ -91,11 +95,16 @@ impl Recording {
         }
     }
 
-    fn take(&mut self, newcomer: &Newcomer, spots: Vec<Spot>) -> Result<()> {
+    /// Records a newcomer at the first of these places that it can have. Where none was found by
+    /// `until`, that goes on at the next look.
+    fn take(&mut self, newcomer: &Newcomer, spots: Vec<Spot>, until: Instant) -> Result<()> {
         let name = &newcomer.interface.name;
         let mut spots = spots.into_iter();
         let (spot, mut capture) = loop {
             let Some(spot) = spots.next() else { bail!("no place has as many rings as it needs") };
+            if Instant::now() > until {
+                return Ok(());
+            }
             match self.open(name, &spot) {
                 Ok(capture) => break (spot, capture),
                 // The place has another number of rings.
@@ -105,23 +114,20 @@ impl Recording {
         };
         self.put_in_force(&mut capture)?;
         let before = newcomer.before;
-        let started = capture.start_later(before.counters, before.at_ns);
-        match (&started, spot.is_used) {
-            (Ok(()), _) => {
-                self.report.records(&capture, &format!(" (fits -i {})", newcomer.pattern));
-            }
-            // The helper has it in the place of the one before, which waits for nothing any more.
-            (Err(_), true) => {}
-            (Err(_), false) => return Ok(started?),
-        }
+        capture.start_later(before.counters, before.at_ns)?;
+        self.report.records(&capture, &format!(" (fits -i {})", newcomer.pattern));
         let gone = if spot.is_used { capture.interfaces() } else { 0..0 };
+        if let Some(before) = self.source.captures().get(spot.number) {
+            self.coming.newcomers.has_gone(before);
+        }
         let come = capture.readers().into_iter().map(|ring| Box::new(ring) as Box<dyn Ring>);
-        let (come, sleep) = (come.collect(), longest_sleep_of(&capture));
+        let sleep = longest_sleep_of(&capture).min(self.schedule.flush_every);
+        let come = come.collect();
         self.source.put(spot.number, capture, &self.coming.totals);
         self.coming.over_since.remove(&spot.number);
         let interfaces = self.source.descriptions();
         self.writer_control.change_rings(RingsChange { gone, come, interfaces, sleep });
-        Ok(started?)
+        Ok(())
     }
 
     /// Takes note of which interfaces are over, and since when.
@@ -210,4 +216,9 @@ impl Recording {
         }
         Ok(())
     }
+}
+
+/// Returns whether an interface is still there, and up.
+fn is_up(interface: &Interface) -> bool {
+    matches!(Interface::by_index(interface.index), Ok(Some(now)) if now.up)
 }

@@ -278,9 +278,13 @@ impl Recorder<'_> {
 
     fn resume(&mut self, group: Option<&str>) -> Done {
         self.owns(group)?;
+        let captures = self.source.captures().iter();
+        let all: Vec<u32> = captures.map(|capture| capture.interface().index).collect();
         let resume = |capture: &mut Capture| {
             let was_paused = capture.is_paused();
-            capture.resume().map(|()| was_paused)
+            let own = capture.interface().index;
+            let taken: Vec<u32> = all.iter().copied().filter(|index| *index != own).collect();
+            capture.resume(&taken).map(|()| was_paused)
         };
         let pause_again = |capture: &mut Capture, was_paused| {
             if was_paused {

@@ -4,7 +4,7 @@
 //! interfaces that came up later and fit; `coming` records them. What their devices had counted at
 //! the look before is remembered, so that packets are not forgotten that came before the hook.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -18,6 +18,8 @@ use super::resolve::How;
 pub const MOST_LATER: usize = 64;
 /// How many numbers there are for their rings: each ring has one of its own in the recording.
 pub const MOST_LATER_RINGS: usize = 2048;
+/// How many devices are remembered that are gone, and whose places others have.
+const MOST_GONE: usize = 256;
 /// How long an interface waits for the next attempt that could not be recorded, at first and at
 /// most.
 const SOON: Duration = Duration::from_secs(1);
@@ -75,6 +77,9 @@ pub struct Newcomers {
     /// The counters of all interfaces at the last look, by index; of those that wait, when they
     /// began to.
     known: BTreeMap<u32, Known>,
+    /// The last counters of devices that are gone and whose places others have, by their MAC
+    /// address: one may come back from another namespace.
+    gone: VecDeque<([u8; 6], Known)>,
     /// When the last look was, UTC nanoseconds.
     looked_ns: u64,
     told: BTreeSet<String>,
@@ -87,7 +92,8 @@ impl Newcomers {
         let looked_ns = clock.now_ns();
         let all = plan.as_ref().and_then(|_| Interface::all().ok()).unwrap_or_default();
         let (told, failed) = (BTreeSet::new(), BTreeMap::new());
-        Self { plan, known: known(&all, looked_ns), looked_ns, told, failed }
+        let gone = VecDeque::new();
+        Self { plan, known: known(&all, looked_ns), gone, looked_ns, told, failed }
     }
 
     /// Returns how newcomers are recorded; `None` where they are not.
@@ -110,7 +116,12 @@ impl Newcomers {
         let is_recorded = |interface: &Interface| {
             let is_it = |capture: &Capture| {
                 let its = capture.interface();
-                its.name == interface.name || capture.is_attached() && its.index == interface.index
+                // One that is gone may have been of another form.
+                let has_name = its.name == interface.name
+                    && !(capture.is_over()
+                        && its.link != interface.link
+                        && plan.comes_and_goes(&its.name));
+                has_name || capture.is_attached() && its.index == interface.index
             };
             captures.iter().any(is_it)
         };
@@ -121,9 +132,8 @@ impl Newcomers {
             newcomers.push(Newcomer {
                 interface: interface.clone(),
                 pattern: pattern.to_owned(),
-                before: before.unwrap_or_else(|| Known {
-                    counters: counted_before(interface),
-                    at_ns: self.looked_ns,
+                before: before.or_else(|| self.recorded_before(interface)).unwrap_or_else(|| {
+                    Known { counters: counted_before(interface), at_ns: self.looked_ns }
                 }),
             });
         }
@@ -141,6 +151,23 @@ impl Newcomers {
         };
         newcomers.retain(is_due);
         newcomers
+    }
+
+    /// Takes note of what the device of an interface had counted that is gone, and whose place
+    /// another one gets.
+    pub fn has_gone(&mut self, capture: &Capture) {
+        let Interface { mac: Some(mac), counters, .. } = *capture.interface() else { return };
+        self.gone.retain(|(other, _)| *other != mac);
+        if self.gone.len() == MOST_GONE {
+            self.gone.pop_front();
+        }
+        self.gone.push_back((mac, Known { counters, at_ns: capture.stood_ns() }));
+    }
+
+    /// Returns what a device had counted when it was recorded before, if it was.
+    fn recorded_before(&self, interface: &Interface) -> Option<Known> {
+        let (_, known) = self.gone.iter().find(|(mac, _)| Some(*mac) == interface.mac)?;
+        (!interface.counters.are_of_another(known.counters)).then_some(*known)
     }
 
     /// Takes note that packets of an interface are not wanted for now.

@@ -39,10 +39,14 @@ impl Past {
             written(totals, id).since(before)
         };
         let account = of_capture(capture, capture.interfaces().map(since).sum());
-        let comes_and_goes =
-            || self.later.as_ref().is_some_and(|later| later.comes_and_goes(&account.name));
-        let attached = account.attached.filter(|_| !capture.is_gone() || !comes_and_goes());
+        let is_waited_for = !capture.is_gone() || !self.may_go_for_good(&account.name);
+        let attached = account.attached.filter(|_| is_waited_for);
         InterfaceAccount { attached, ..account }
+    }
+
+    /// Returns whether an interface may go for good: no one has asked for it by its name.
+    pub fn may_go_for_good(&self, name: &str) -> bool {
+        self.later.as_ref().is_some_and(|later| later.comes_and_goes(name))
     }
 
     /// Keeps the account of an interface whose place another one gets.
@@ -65,13 +69,19 @@ impl Past {
         }
     }
 
-    /// Adds the accounts of those that are gone to those of the others.
-    pub fn with_gone(&self, mut accounts: Vec<InterfaceAccount>) -> Vec<InterfaceAccount> {
-        for gone in self.gone.values() {
-            match accounts.iter_mut().find(|account| account.name == gone.name) {
-                Some(account) => account.counters.add(&gone.counters),
-                None => accounts.push(gone.clone()),
+    /// Adds the accounts of those that are gone to those of the others, and up those of one name:
+    /// an interface may have got the name of one that is gone.
+    pub fn with_gone(&self, now: Vec<InterfaceAccount>) -> Vec<InterfaceAccount> {
+        let mut accounts: Vec<InterfaceAccount> = Vec::new();
+        for mut account in now.into_iter().chain(self.gone.values().cloned()) {
+            let Some(before) = accounts.iter_mut().find(|one| one.name == account.name) else {
+                accounts.push(account);
+                continue;
+            };
+            if account.attached == Some(true) {
+                std::mem::swap(before, &mut account);
             }
+            before.counters.add(&account.counters);
         }
         accounts
     }

@@ -14,7 +14,9 @@ use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
 use tapdeck_capture::persist::Persist;
 use tapdeck_capture::ring::Cut;
-use tapdeck_capture::{Capture, Clock, Config, Event, Helper, Hook, Later, Losses, Shed, Unseen};
+use tapdeck_capture::{
+    Capture, Cause, Clock, Config, Error, Event, Helper, Hook, Later, Losses, Shed, Unseen,
+};
 use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_packet::pcapng::InterfaceDescription;
 use tapdeck_packet::ring::Ring;
@@ -252,8 +254,18 @@ impl RecordSource {
             let name = device(group.name());
             notices.extend(event.transpose().map(|event| InterfaceNotice { name, event }));
         }
-        for capture in self.captures_mut() {
-            let event = capture.watch().map_err(|e| format!("{:#}", anyhow::Error::from(e)));
+        let Self::Interfaces(captures, past) = self else { return notices };
+        let mut taken = taken(captures);
+        for capture in captures {
+            let name = capture.interface().name.clone();
+            let event = match capture.watch(&taken) {
+                // It is a newcomer.
+                Err(Error::LinkType { .. }) if past.may_go_for_good(&name) => Ok(None),
+                event => event.map_err(|e| format!("{:#}", anyhow::Error::from(e))),
+            };
+            if let Ok(Some(Event::Back)) = event {
+                taken.push(capture.interface().index);
+            }
             if let Some(event) = event.transpose() {
                 notices.push(InterfaceNotice { name: capture.interface().name.clone(), event });
             }
@@ -268,10 +280,15 @@ impl RecordSource {
             let name = device(group.name());
             return group.take_missed().into_iter().map(|one| (name.clone(), 0, one)).collect();
         }
+        let Self::Interfaces(captures, past) = self else { return Vec::new() };
         let mut unseen = Vec::new();
-        for capture in self.captures_mut() {
+        for capture in captures {
             let (name, id) = (capture.interface().name.clone(), capture.interfaces().start);
-            unseen.extend(capture.take_unseen().into_iter().map(|one| (name.clone(), id, one)));
+            let is_away = capture.is_gone() && past.may_go_for_good(&name);
+            let taken = capture.take_unseen().into_iter();
+            // Nobody waits for one that went for good.
+            let worth = |one: &Unseen| !(is_away && one.cause == Cause::Away && one.packets == 0);
+            unseen.extend(taken.filter(worth).map(|one| (name.clone(), id, one)));
         }
         unseen
     }
@@ -280,8 +297,9 @@ impl RecordSource {
     pub fn stop(&mut self, clock: &Clock) {
         match self {
             Self::Interfaces(captures, _) => {
+                let taken = taken(captures);
                 for capture in captures {
-                    capture.finish();
+                    capture.finish(&taken);
                 }
             }
             Self::Group(group) => {
@@ -321,6 +339,12 @@ impl RecordSource {
             Self::Group(group) => vec![of_membership(group, totals)],
         }
     }
+}
+
+/// Returns the indexes of the interfaces whose hooks are attached.
+fn taken(captures: &[Capture]) -> Vec<u32> {
+    let attached = captures.iter().filter(|capture| capture.is_attached());
+    attached.map(|capture| capture.interface().index).collect()
 }
 
 /// Returns the name by which the account of a membership goes.
