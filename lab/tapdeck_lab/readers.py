@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import threading
 import time
@@ -79,7 +80,7 @@ class Readers(threading.Thread):
 
     def _ask(self, gateway: subprocess.Popen[str]) -> None:
         patience = time.monotonic() + PATIENCE_S
-        while not self._socket.exists():
+        while not self._listens():
             if gateway.poll() is not None or time.monotonic() > patience:
                 said = gateway.stderr.read() if gateway.stderr and gateway.poll() else "nothing"
                 self.failed = f"tapdeck-gateway did not begin, and said: {said.strip()}"
@@ -97,6 +98,10 @@ class Readers(threading.Thread):
                     continue
                 took, size = map(float, numbers)
                 self.answers.append((time.monotonic() - took, took, int(size)))
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self._socket)) == 0
 
     def _end(self, readers: subprocess.Popen[str]) -> None:
         self._over.wait()

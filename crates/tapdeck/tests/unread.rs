@@ -3,6 +3,7 @@
 mod testbed;
 
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -42,7 +43,7 @@ impl Unread {
         // The command holds the ends that are written.
         drop(command);
         let process = Running(child.expect("the program was built"));
-        wait_for("its control socket", || socket.exists());
+        wait_for("somebody at its control socket", || UnixStream::connect(socket).is_ok());
         // The loop answers once the hooks are attached.
         assert_eq!(stats(socket)["ok"], true);
         Self { process, output, error }
@@ -142,7 +143,7 @@ fn a_pipe_without_a_reader_holds_nothing_up() {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let recorder = Running(command.spawn().expect("the program was built"));
     let socket = store.join(".tapdeck.sock");
-    wait_for("its control socket", || socket.exists());
+    wait_for("somebody at its control socket", || UnixStream::connect(&socket).is_ok());
     // The loop answers once the hooks are attached.
     assert_eq!(stats(&socket)["ok"], true);
     send(&net, 20);
