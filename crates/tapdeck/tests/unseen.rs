@@ -15,6 +15,7 @@ use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_capture::transmit::Tag;
 use tapdeck_packet::pcapng::{Reader, Record};
+use tapdeck_testkit::cable::End;
 use tapdeck_testkit::process::last_json;
 use tapdeck_testkit::{Cable, Net, Running, Sender, Talking, wait_for};
 use testbed::daemon::{Daemon, Member};
@@ -27,7 +28,12 @@ const AFTER: u32 = 60;
 const SECOND: i64 = 1_000_000_000;
 
 fn send(net: &Net, count: u32) {
-    let to = net.b.inside(|| Interface::find("vb").expect("made above")).mac.expect("a MAC");
+    send_to(net, "vb", count);
+}
+
+/// Sends frames from `va` to its other end, which has a name.
+fn send_to(net: &Net, near: &str, count: u32) {
+    let to = net.b.inside(|| Interface::find(near).expect("it is there")).mac.expect("a MAC");
     net.a.inside(|| Sender::on("va").send_all((0..count).map(|i| frame(to, 100, i))));
 }
 
@@ -534,6 +540,29 @@ fn members_get_the_packets_of_an_interface_made_anew() {
         }
         assert_eq!(number(port, "unseen"), u64::from(MISSED), "{hook}");
     }
+}
+
+/// A daemon's interface that gets the name of another one has one hook, and each packet is once in
+/// what a member gets.
+#[test]
+fn members_get_the_packets_of_a_renamed_interface_once() {
+    let net = Net::new();
+    Cable::default().plug([End::new(&net.a, "vc"), End::new(&net.b, "vd")]);
+    let config = "[[group]]\nname = \"g\"\ninterfaces = [\"vb\", \"vd\"]\nhook = \"tcx\"\n";
+    let mut daemon = Daemon::start(&net, config);
+    let member = Member::start(&mut daemon, "g", "member", "");
+    net.b.run("ip link del vd");
+    daemon.wait_to_say("vd is gone");
+    net.b.run("ip link set vb down");
+    net.b.run("ip link set vb name vd");
+    net.b.run("ip link set vd up");
+    let seconds = || number(&daemon.connect().ask(r#"{"verb":"stats"}"#), "elapsed_s");
+    let renamed = seconds();
+    wait_for("looks at the interfaces", || seconds() > renamed + 2);
+    send_to(&net, "vd", BEFORE);
+    daemon.wait_seen("g", BEFORE.into());
+    assert_eq!(member.stop().packets.len() as u32, BEFORE);
+    assert_eq!(number(&daemon.stop()["groups"][0], "seen"), u64::from(BEFORE));
 }
 
 /// A cable on which one queue is used, and another can be switched on.

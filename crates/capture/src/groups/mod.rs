@@ -466,12 +466,22 @@ impl Groups {
     pub fn watch(&mut self) -> Watched {
         let mut watched = Watched::default();
         let was_abandoned = self.control.take_abandoned();
+        let attached = self.ports.iter().filter(|port| port.is_attached());
+        let mut hooked: Vec<_> =
+            attached.map(|port| (port.hook, port.device.interface.index)).collect();
         for port in &mut self.ports {
             let name = port.device.interface.name.clone();
             let (maps, own) = (&self.maps, port.list.port);
             let seen = || Ok(maps.counts(own)?.seen);
-            match port.watch(&self.hub, self.geometry, was_abandoned, &seen) {
-                Ok(event) => watched.events.extend(event.map(|event| (name, event))),
+            let at_hook = hooked.iter().filter(|(hook, _)| *hook == port.hook);
+            let taken: Vec<u32> = at_hook.map(|(_, index)| *index).collect();
+            match port.watch(&self.hub, self.geometry, was_abandoned, &taken, &seen) {
+                Ok(event) => {
+                    if event == Some(Event::Back) {
+                        hooked.push((port.hook, port.device.interface.index));
+                    }
+                    watched.events.extend(event.map(|event| (name, event)));
+                }
                 Err(e) => watched.faults.push(e.into()),
             }
         }

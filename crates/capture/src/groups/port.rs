@@ -590,12 +590,15 @@ impl Port {
 
     /// Looks whether the interface is still there, and whether the programs stand where they were
     /// put; attaches again those that do not. If the interface was deleted, goes on at an interface
-    /// of the same name once there is one. `seen` tells how many packets the programs have seen.
+    /// of the same name once there is one. The interfaces of other ports of the hook, by index, are
+    /// `taken`: one of them that gets the name was renamed. `seen` tells how many packets the
+    /// programs have seen.
     pub(super) fn watch(
         &mut self,
         hub: &Hub,
         geometry: Geometry,
         was_abandoned: bool,
+        taken: &[u32],
         seen: &dyn Fn() -> io::Result<u64>,
     ) -> Result<Option<Event>, Error> {
         let counters = |port: &Self| seen().map_err(|e| port.explain(e));
@@ -615,7 +618,7 @@ impl Port {
             }
             return self.stand(hub, was_abandoned, &counters).map(|()| event);
         }
-        if !self.device.is_back(Meanwhile::Counts, &[])? {
+        if !self.device.is_back(Meanwhile::Counts, taken)? {
             return Ok(None);
         }
         self.load(hub, geometry)?;
