@@ -29,7 +29,9 @@ BENCHES := record generate query sharing rules hook index flows
 # Ends a test program that hangs, long after any that works has ended.
 GUARD := --config 'target."cfg(unix)".runner = ["timeout", "--foreground", "--verbose", "20m"]'
 
-# Tests wait for other processes for most of their time.
+# Tests wait for other processes for most of their time: so many programs of tests run at once, and
+# so many tests of each.
+TEST_PROGRAMS ?= 3
 export RUST_TEST_THREADS ?= 4
 
 # The tests that drive a browser.
@@ -42,7 +44,7 @@ test: setup ## Run every test, and the benchmarks once and tiny (root)
 	cargo test $(GUARD) --workspace $(addprefix --bench ,$(BENCHES)) -- --test
 	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 	$(CONSOLE)/.venv/bin/python -m pytest -q $(CONSOLE) --build $(DEV)
-	cargo test $(GUARD) --workspace --tests
+	scripts/run-tests.py $(TEST_PROGRAMS) 1200
 
 # The Python module has a workspace of its own, so nothing above builds it, and its virtual
 # environment has what builds and tests it.
@@ -101,7 +103,7 @@ lint: ## Hold code, comments, documents and the licenses of dependencies to the 
 	$(LINT)/ruff format --check lab scripts $(CONSOLE) $(PYTHON_CODE)
 	$(LINT)/ruff check lab scripts $(CONSOLE) $(PYTHON_CODE)
 	cd lab && ../$(LINT)/mypy --python-executable .venv/bin/python
-	$(LINT)/mypy --strict --python-executable lab/.venv/bin/python scripts/lint
+	$(LINT)/mypy --strict --python-executable lab/.venv/bin/python scripts/lint scripts/run-tests.py
 	cd $(CONSOLE) && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python .
 	cd crates/python && $(CURDIR)/$(LINT)/mypy --python-executable .venv/bin/python
 	$(LINT)/shellcheck $(SHELL_SCRIPTS)
