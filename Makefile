@@ -63,7 +63,7 @@ test-python: ## Run the tests of the Python module, and the notebook (root)
 
 # Ten minutes of everything at once, ten thousand questions from a new seed, the planner against
 # libpcap, a hundred recorders killed under load, and a minute of each fuzz target.
-nightly: setup ## Run the long tests: half an hour (root)
+nightly: setup ## Run the long tests: an hour (root)
 	TAPDECK_MARATHON_SECONDS=600 cargo test --release -p tapdeck --test marathon
 	TAPDECK_EXPRESSIONS=10000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test expressions -- --nocapture
 	TAPDECK_EXPRESSIONS=100 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test hook_expressions -- --nocapture
