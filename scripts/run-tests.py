@@ -54,6 +54,8 @@ def build(arguments: list[str]) -> list[Program]:
             source = Path(message["target"]["src_path"])
             package = Path(message["manifest_path"]).parent
             programs.append(Program(Path(message["executable"]), source, package))
+    if not programs:
+        sys.exit("error: cargo has built no test program, so nothing was tested")
     return programs
 
 
@@ -87,7 +89,8 @@ def main() -> int:
     at_once, timeout_s = int(sys.argv[1]), float(sys.argv[2])
     programs = build(sys.argv[3:])
     failed = []
-    with ThreadPoolExecutor(at_once) as pool:
+    pool = ThreadPoolExecutor(at_once)
+    try:
         runs = [pool.submit(run, program, timeout_s) for program in programs]
         for done in as_completed(runs):
             ended = done.result()
@@ -98,6 +101,11 @@ def main() -> int:
             )
             if ended.status != 0:
                 failed.append(name)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        # After Ctrl-C, which the programs that run have got as well, no other is to begin.
+        pool.shutdown(cancel_futures=True)
     for name in failed:
         print(f"error: {name} failed", file=sys.stderr)
     return 101 if failed else 0

@@ -1,7 +1,8 @@
 """Reads the ends of flow tables in a process of its own.
 
 Some damage at the end of a Parquet file ends the process that reads it by pyarrow. What that costs
-is this process, which is then started anew; the file is named, and whoever asked goes on.
+is this process, which is then started anew; the file is named, and whoever asked goes on. It has
+the same rights as they, so it guards against files that are damaged, and not against an attacker's.
 """
 
 from __future__ import annotations

@@ -466,9 +466,9 @@ impl Groups {
     pub fn watch(&mut self) -> Watched {
         let mut watched = Watched::default();
         let was_abandoned = self.control.take_abandoned();
-        let attached = self.ports.iter().filter(|port| port.is_attached());
+        let there = self.ports.iter().filter(|port| !port.is_gone());
         let mut hooked: Vec<_> =
-            attached.map(|port| (port.hook, port.device.interface.index)).collect();
+            there.map(|port| (port.hook, port.device.interface.index)).collect();
         for port in &mut self.ports {
             let name = port.device.interface.name.clone();
             let (maps, own) = (&self.maps, port.list.port);

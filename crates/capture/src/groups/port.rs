@@ -213,8 +213,13 @@ impl Port {
         Stamps::of(&self.params, self.ready.as_ref().map_or(&[][..], |ready| ready.programs))
     }
 
+    /// Returns whether the interface is gone, as of the last look.
+    pub(super) fn is_gone(&self) -> bool {
+        !self.is_attached
+    }
+
     pub(super) fn is_attached(&self) -> bool {
-        self.is_attached && !self.presence.has_gone()
+        !self.is_gone() && !self.presence.has_gone()
     }
 
     fn counted(&self, seen: u64) -> Counted {

@@ -121,7 +121,7 @@ impl Newcomers {
                     && !(capture.is_over()
                         && its.link != interface.link
                         && plan.comes_and_goes(&its.name));
-                has_name || capture.is_attached() && its.index == interface.index
+                has_name || !capture.is_gone() && its.index == interface.index
             };
             captures.iter().any(is_it)
         };

@@ -341,10 +341,11 @@ impl RecordSource {
     }
 }
 
-/// Returns the indexes of the interfaces whose hooks are attached.
+/// Returns the indexes of the interfaces that are there: also of one whose hook somebody has taken
+/// away, which is attached again.
 fn taken(captures: &[Capture]) -> Vec<u32> {
-    let attached = captures.iter().filter(|capture| capture.is_attached());
-    attached.map(|capture| capture.interface().index).collect()
+    let there = captures.iter().filter(|capture| !capture.is_gone());
+    there.map(|capture| capture.interface().index).collect()
 }
 
 /// Returns the name by which the account of a membership goes.
