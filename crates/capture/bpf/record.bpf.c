@@ -36,6 +36,13 @@ struct td_control control SEC(".data.control");
 #include "images.h"
 #endif
 
+/* Rings of which a reader that sleeps has a block to read. It does not matter which, and whether
+ * there was room to say so: one is enough to wake it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} wakes SEC(".maps");
+
 /* Sizes are set by the loader; the values here only make the object valid. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -102,12 +109,14 @@ static __always_inline bool place_of(__u32 member, __u32 index, struct place *pl
 	return place->ring && place->data;
 }
 
+#define NOW(word) (*(volatile typeof(word) *)&(word))
+
 static __always_inline __u32 released_of(const struct place *place)
 {
 	__u32 ix = place->index;
 	struct td_release *r = bpf_map_lookup_elem(&release, &ix);
 
-	return r ? *(volatile __u32 *)&r->released : 0;
+	return r ? NOW(r->released) : 0;
 }
 
 #ifdef TD_SHED
@@ -117,9 +126,13 @@ static __always_inline struct td_shed *shed_of_ring(__u32 index)
 }
 #endif
 
-/* The writer looks by itself. */
 static __always_inline void completed(const struct place *place, __u32 block)
 {
+	__u32 ix = place->index;
+	struct td_release *r = bpf_map_lookup_elem(&release, &ix);
+
+	if (r && td_wakes(block, NOW(r->released), NOW(r->awake)))
+		bpf_ringbuf_output(&wakes, &ix, sizeof(ix), 0);
 }
 
 static __always_inline __u32 snaplen(void)

@@ -76,7 +76,7 @@ struct td_cut {
 /* Written by the reader only. One for each ring, on a cache line of its own. */
 struct td_release {
 	__u32 released; /* blocks below this number may be used again */
-	__u32 awake;    /* other than 0: the reader looks by itself and is never to be woken */
+	__u32 awake;    /* other than 0: the reader looks by itself and is not to be woken */
 	__u32 reserved[14];
 };
 

@@ -40,7 +40,7 @@ struct Slot {
 struct Tape {
     word: AtomicU64,
     released: AtomicU32,
-    /// Whether the reader is never to be woken.
+    /// Whether the reader looks by itself and is not to be woken.
     awake: AtomicBool,
     slots: Vec<Slot>,
     /// Of blocks opened from now on, as `struct td_control` has it.
@@ -157,6 +157,11 @@ impl ReadMemory for Ring {
 
     fn set_released(&self, block: u32) {
         self.released.store(block, Release);
+        fence(SeqCst);
+    }
+
+    fn set_awake(&self, is_awake: bool) {
+        self.awake.store(is_awake, Relaxed);
         fence(SeqCst);
     }
 }
@@ -503,6 +508,51 @@ fn a_reader_that_is_behind_is_woken_once_and_again_when_it_has_caught_up() {
         consumer.poll_all();
         assert_eq!(send_all(&ring, &[(6, ROOM)]), [6]);
         assert_eq!(ring.wakes.load(Acquire), 2);
+    });
+}
+
+/// A reader that looks by itself is to be woken only while it rests, and then for the next block.
+#[test]
+fn a_reader_that_rests_is_woken_when_the_next_block_is_complete() {
+    model(3, || {
+        let ring = Ring::new(4);
+        ring.set_awake(true);
+        let mut consumer = Consumer::new(&ring);
+        let producers = [[(1, 24), (2, 32)], [(3, 24), (4, 24)]].map(|packets| {
+            let ring = ring.clone();
+            thread::spawn(move || send_all(&ring, &packets))
+        });
+        let mut rests = false;
+        for _ in 0..2 {
+            consumer.poll_all();
+            ring.wakes.swap(0, AcqRel);
+            rests = consumer.reader.rest(&consumer.holds.lock().unwrap());
+            if !rests {
+                ring.set_awake(true);
+            }
+            thread::yield_now();
+        }
+        let sent = sorted(producers.map(|producer| producer.join().unwrap()));
+        let sleeps = rests && ring.wakes.load(Acquire) == 0;
+        assert!(!sleeps || consumer.reader.peek(0).is_none(), "it sleeps beside a complete block");
+        assert_eq!(consumer.finish(), sent);
+    });
+}
+
+#[test]
+fn a_reader_whose_blocks_are_held_does_not_rest() {
+    model(2, || {
+        let ring = Ring::new(4);
+        let mut consumer = Consumer::new(&ring);
+        assert_eq!(send_all(&ring, &[(1, ROOM), (2, ROOM)]), [1, 2]);
+        let held = consumer.holds.lock().unwrap().hold(0);
+        assert!(!consumer.reader.rest(&consumer.holds.lock().unwrap()), "a block is there");
+        consumer.poll_all();
+        assert!(!consumer.reader.rest(&consumer.holds.lock().unwrap()), "it is held");
+        end_hold(&ring, &mut consumer.holds.lock().unwrap(), held);
+        assert!(consumer.reader.rest(&consumer.holds.lock().unwrap()));
+        assert_eq!(send_all(&ring, &[(3, ROOM)]), [3]);
+        assert_eq!(ring.wakes.swap(0, AcqRel), 2, "the first block, and the one it rests for");
     });
 }
 

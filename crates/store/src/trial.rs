@@ -58,7 +58,7 @@ pub fn index(dir: &Path, blocks: &[Arc<Vec<u8>>], threads: NonZeroUsize) -> io::
     File::create(name.path(dir))?.set_len(len)?;
     let setup = IndexerSetup {
         dir: dir.to_owned(),
-        indexing: Indexing { threads, cpu: None, control: Arc::new(WriterControl::default()) },
+        indexing: Indexing { threads, cpu: None, control: Arc::new(WriterControl::new().unwrap()) },
         links: Links::of(vec![LinkType::ETHERNET]),
         totals: Arc::new(Totals::new(1)),
         sizes: Arc::new(Sizes::default()),

@@ -713,7 +713,7 @@ impl Sink for Calls {
 /// A place may have another interface by the time at which the writer gets to what went unseen.
 #[test]
 fn what_went_unseen_is_told_of_the_interface_of_then() {
-    let control = WriterControl::default();
+    let control = WriterControl::new().unwrap();
     let span = |packets| UnseenSpan {
         interface: 0,
         packets,

@@ -81,7 +81,7 @@ fn records_a_step(net: &Net, hook: Hook) {
         totals.clone(),
     )
     .expect("a store");
-    let control = Arc::new(WriterControl::default());
+    let control = Arc::new(WriterControl::new().unwrap());
     let writer = Writer::new(rings, sink, totals.clone());
     let thread = std::thread::spawn({
         let control = control.clone();

@@ -15,7 +15,7 @@ use crate::filter::splice::Filters;
 use crate::flows;
 use crate::overload::Overload;
 use crate::persist::{Place, pin_anew};
-use crate::ring::{CUT, Geometry, RingMemory, SHED};
+use crate::ring::{CUT, Geometry, RingMemory, SHED, WakesMap};
 use crate::rules::Images;
 use crate::sys::libbpf::{io_error, map, program, quiet_libbpf};
 use crate::sys::mapping::Mapping;
@@ -42,18 +42,23 @@ pub(crate) struct PinnedMaps {
     shed: OwnedFd,
     cuts: OwnedFd,
     noted: OwnedFd,
+    /// `None` where an owner has pinned them whose programs woke nobody.
+    wakes: Option<OwnedFd>,
 }
 
 /// The maps that hold the rings and what is said of them: the names under which they are pinned,
 /// and their names in the object.
-const PINNED: [(&str, &str); 6] = [
+const PINNED: [(&str, &str); 7] = [
     ("rings", "rings"),
     ("data", "data"),
     ("release", "release"),
     ("control", ".data.control"),
     ("shed", "shed"),
     ("cuts", "cuts"),
+    (WAKES, WAKES),
 ];
+/// The map by which the programs wake the writer.
+const WAKES: &str = "wakes";
 const NOTED: &str = "noted";
 
 impl PinnedMaps {
@@ -68,7 +73,21 @@ impl PinnedMaps {
             shed: open("shed")?,
             cuts: open("cuts")?,
             noted: open(NOTED)?,
+            wakes: match open(WAKES) {
+                Ok(wakes) => Some(wakes),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+                Err(e) => return Err(e),
+            },
         })
+    }
+
+    /// Pins the map that an owner before has not had.
+    fn with_wakes(self, object: &Object, place: &Place) -> io::Result<Self> {
+        if self.wakes.is_some() {
+            return Ok(self);
+        }
+        pin_anew(map(object, WAKES)?.as_fd(), &place.path(WAKES))?;
+        Ok(Self { wakes: Some(pins::open(&place.path(WAKES))?), ..self })
     }
 
     /// Pins the maps of an object that was loaded.
@@ -83,6 +102,8 @@ impl PinnedMaps {
     /// Has the programs of an object that is loaded next work on these maps.
     fn reuse(&self, open: &mut OpenObject) -> io::Result<()> {
         let fds = [&self.rings, &self.data, &self.release, &self.control, &self.shed, &self.cuts];
+        let fds = fds.map(Some).into_iter().chain([self.wakes.as_ref()]);
+        let fds: Vec<Option<&OwnedFd>> = fds.collect();
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             // libbpf puts the object's name before that of a section.
@@ -90,7 +111,8 @@ impl PinnedMaps {
                 if its.starts_with('.') { name.ends_with(its) } else { name == its }
             };
             let Some(at) = PINNED.iter().position(|(_, its)| is_it(its)) else { continue };
-            map.reuse_fd(fds[at].as_fd()).map_err(|e| io_error(&e))?;
+            let Some(fd) = fds[at] else { continue };
+            map.reuse_fd(fd.as_fd()).map_err(|e| io_error(&e))?;
         }
         Ok(())
     }
@@ -109,16 +131,18 @@ impl PinnedMaps {
         let shed = mapped(&self.shed, n * SHED, false)?;
         let rings = RingMemory::set(geometry, &rings, &data, &release);
         let rings = RingMemory::noting_in(rings, &noted);
-        Ok(RingMemory::counting_in(rings, &shed, &cuts))
+        let rings = RingMemory::counting_in(rings, &shed, &cuts);
+        let Some(wakes) = &self.wakes else { return Ok(rings) };
+        Ok(RingMemory::woken_by(rings, &Arc::new(WakesMap::of(wakes.as_fd())?)))
     }
 }
 
 /// What a process needs that reads rings which programs of its helper fill.
-pub(crate) struct HandedOver([OwnedFd; 7]);
+pub(crate) struct HandedOver([OwnedFd; 8]);
 
 impl HandedOver {
     /// How many descriptors there are.
-    pub(crate) const COUNT: usize = 7;
+    pub(crate) const COUNT: usize = 8;
 
     /// Returns the descriptors, for the other process.
     pub(crate) fn into_fds(self) -> Vec<OwnedFd> {
@@ -200,7 +224,7 @@ fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<Op
 /// Maps rings and their control, of the maps in the order of [`PINNED`].
 fn mapped(
     g: Geometry,
-    [rings, data, release, control, shed, cuts]: [BorrowedFd<'_>; 6],
+    [rings, data, release, control, shed, cuts, wakes]: [BorrowedFd<'_>; 7],
 ) -> io::Result<(Vec<Arc<RingMemory>>, Control)> {
     let n = g.nrings as usize;
     let mapped = |fd: BorrowedFd<'_>, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
@@ -213,8 +237,10 @@ fn mapped(
     control.set_snaplen(g.snaplen);
     let shed = mapped(shed, n * SHED, false)?;
     let cuts = mapped(cuts, n * CUT, false)?;
+    let waker = Arc::new(WakesMap::of(wakes)?);
     let rings = RingMemory::set(g, &rings, &data, &release);
     let rings = RingMemory::counting_in(rings, &shed, &cuts);
+    let rings = RingMemory::woken_by(rings, &waker);
     Ok((rings.into_iter().map(Arc::new).collect(), control))
 }
 
@@ -238,10 +264,10 @@ impl Loaded {
         }
         let polls = params.clock_by_poll.then(|| loaded.hear_of_polls()).transpose()?;
         let maps = PINNED.map(|(_, name)| map(&loaded.object, name));
-        let [rings, data, release, control, shed, cuts] = maps;
+        let [rings, data, release, control, shed, cuts, wakes] = maps;
         let (rings, data, release) = (rings?, data?, release?);
-        let (control, shed, cuts) = (control?, shed?, cuts?);
-        let maps = [&rings, &data, &release, &control, &shed, &cuts].map(AsFd::as_fd);
+        let (control, shed, cuts, wakes) = (control?, shed?, cuts?, wakes?);
+        let maps = [&rings, &data, &release, &control, &shed, &cuts, &wakes].map(AsFd::as_fd);
         let (rings, control) = mapped(params.geometry, maps)?;
         control.draw_seed();
         let programs = Programs::Here(loaded);
@@ -256,8 +282,8 @@ impl Loaded {
         handed: HandedOver,
         geometry: Geometry,
     ) -> io::Result<(Self, Control)> {
-        let HandedOver([rings, data, release, control, shed, cuts, flush]) = handed;
-        let maps = [&rings, &data, &release, &control, &shed, &cuts].map(AsFd::as_fd);
+        let HandedOver([rings, data, release, control, shed, cuts, wakes, flush]) = handed;
+        let maps = [&rings, &data, &release, &control, &shed, &cuts, &wakes].map(AsFd::as_fd);
         let (rings, control) = mapped(geometry, maps)?;
         let programs = Programs::Helped { flush };
         Ok((Self { programs, rings, control: control.clone(), _polls: None }, control))
@@ -268,9 +294,9 @@ impl Loaded {
         let object = &self.programs.here()?.object;
         let fd = |name| -> io::Result<OwnedFd> { map(object, name)?.as_fd().try_clone_to_owned() };
         let maps = PINNED.map(|(_, name)| fd(name));
-        let [rings, data, release, control, shed, cuts] = maps;
+        let [rings, data, release, control, shed, cuts, wakes] = maps;
         let flush = program(object, FLUSH)?.as_fd().try_clone_to_owned();
-        Ok(HandedOver([rings?, data?, release?, control?, shed?, cuts?, flush?]))
+        Ok(HandedOver([rings?, data?, release?, control?, shed?, cuts?, wakes?, flush?]))
     }
 
     /// Loads programs over the maps of a lasting recording. Those of its owner before are taken
@@ -305,7 +331,7 @@ impl Loaded {
             pin_anew(made.as_fd(), &place.path(flows::MAP))?;
         }
         let pinned = match found {
-            Some(found) => found,
+            Some(found) => found.with_wakes(&loaded.object, place)?,
             None => PinnedMaps::pin(&loaded.object, params.geometry, place)?,
         };
         let rings = pinned.rings(params.geometry)?.into_iter().map(Arc::new).collect();

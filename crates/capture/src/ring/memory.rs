@@ -3,14 +3,15 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
 use tapdeck_packet::ring::{
-    BlockBytes, Cut, LastingMemory, PACKET_SHIFT, ReadMemory, Readable, layout,
+    BlockBytes, Cut, LastingMemory, PACKET_SHIFT, ReadMemory, Readable, Waker, layout,
 };
 
 use super::protocol::Memory;
+use super::waker::WakesMap;
 use crate::sys::arithmetic as word;
 use crate::sys::mapping::Mapping;
 
@@ -141,6 +142,8 @@ pub struct RingMemory {
     shed: Option<Arc<Mapping>>,
     /// Counters of what flows had beyond their bytes; `None` where nobody cuts flows off.
     cuts: Option<Arc<Mapping>>,
+    /// What the ring's producers wake its reader by; `None` where they do not.
+    waker: Option<Arc<WakesMap>>,
 }
 
 /// `sizeof(struct td_cut)`, and where in it the bytes are.
@@ -166,6 +169,7 @@ impl RingMemory {
             taken: taken(),
             shed: None,
             cuts: None,
+            waker: None,
         };
         let ring = |index| Self { index, taken: taken(), ..first.clone() };
         (0..geometry.nrings).map(ring).collect()
@@ -191,6 +195,11 @@ impl RingMemory {
     ) -> Vec<Self> {
         let each = |ring| Self { shed: Some(shed.clone()), cuts: Some(cuts.clone()), ..ring };
         set.into_iter().map(each).collect()
+    }
+
+    /// Has the readers of a set of rings be woken by a map of their producers'.
+    pub(crate) fn woken_by(set: Vec<Self>, waker: &Arc<WakesMap>) -> Vec<Self> {
+        set.into_iter().map(|ring| Self { waker: Some(waker.clone()), ..ring }).collect()
     }
 
     /// Takes note of how many packets readers before have taken out of the ring.
@@ -358,6 +367,12 @@ impl ReadMemory for RingMemory {
         self.release.u32(self.index as usize * layout::RELEASE).store(block, Release);
     }
 
+    fn set_awake(&self, is_awake: bool) {
+        let at = self.index as usize * layout::RELEASE + layout::AWAKE;
+        self.release.u32(at).store(is_awake.into(), Relaxed);
+        fence(SeqCst);
+    }
+
     fn note_taken(&self, slot: u32, packets: u64, committed: u64) {
         self.taken.note(slot as usize, packets, committed);
     }
@@ -463,6 +478,10 @@ impl BlockBytes for RingMemory {
 
     fn cut(&self) -> Cut {
         RingMemory::cut(self)
+    }
+
+    fn waker(&self) -> Option<&dyn Waker> {
+        self.waker.as_deref().map(|waker| waker as &dyn Waker)
     }
 }
 

@@ -10,12 +10,14 @@
 mod memory;
 mod protocol;
 mod socket;
+mod waker;
 
 pub(crate) use memory::{CUT, SHED};
 pub use memory::{Geometry, GeometryError, RingMemory};
 pub use protocol::{Memory, Reservation, Reserved, flush, reserve, wakes};
 pub use socket::{Packet, Producer, socket_ring};
 pub use tapdeck_packet::ring::{Cut, LastingMemory, ReadMemory, Reader, end_hold};
+pub(crate) use waker::WakesMap;
 
 /// The reader's end of a ring that this process has mapped.
 pub type RingReader = tapdeck_packet::ring::RingReader<RingMemory>;

@@ -38,6 +38,14 @@ impl Mapping {
         Ok(Self::new(at, len))
     }
 
+    /// Maps `len` bytes of a BPF map from `offset` on, only to be read.
+    pub fn of_fd_behind(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
+        let prot = ProtFlags::READ;
+        // SAFETY: as in `of_fd`.
+        let at = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
+        Ok(Self::new(at, len))
+    }
+
     /// Maps `len` bytes of a file from `offset` on, writable: the rings of a socket, which have
     /// each their own offset.
     pub fn of_fd_at(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {

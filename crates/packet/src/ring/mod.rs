@@ -23,6 +23,7 @@ pub use reader::{
 };
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 
 /// What a complete block of a ring holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +65,16 @@ pub struct Block<'a> {
     /// The packet blocks. Their address is a multiple of 4096, their length a multiple of 4.
     pub bytes: &'a [u8],
     pub contents: Contents,
+}
+
+/// What producers wake a reader by that rests.
+pub trait Waker: Send + Sync {
+    /// Returns a descriptor that is readable once a producer has woken the reader, until
+    /// [`Waker::clear`].
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Forgets that the reader was woken.
+    fn clear(&self);
 }
 
 /// The reader's end of a ring.
@@ -124,6 +135,22 @@ pub trait Ring: Send {
     /// Takes note of what has changed behind the ring; the reader calls it before it looks for
     /// blocks.
     fn renew(&mut self) {}
+
+    /// Returns what producers wake the reader by; `None` where they do not. Several rings may have
+    /// the same.
+    fn waker(&self) -> Option<&dyn Waker> {
+        None
+    }
+
+    /// Has the producers wake the reader when they complete the next block; the waker was cleared
+    /// before. Returns false where the reader must look by itself: nobody wakes it, a block is
+    /// there already, or one that was released is held.
+    fn rest(&mut self) -> bool {
+        false
+    }
+
+    /// Says that the reader looks by itself again.
+    fn rise(&mut self) {}
 
     /// Says that the producers have ended. From now on the open block, which no producer closes any
     /// more, is handed out behind the others as a complete one, as far as it was filled.
@@ -195,6 +222,11 @@ impl Holds {
     pub fn read(&mut self, block: u64) -> bool {
         let held = self.position(block).map(|at| &mut self.held[at]);
         held.map(|held| held.is_read = true).is_some()
+    }
+
+    /// Returns whether a block is held.
+    pub fn is_any(&self) -> bool {
+        !self.held.is_empty()
     }
 
     /// Ends a hold, lapsed or not. Returns the ring's number of the first block that the producers

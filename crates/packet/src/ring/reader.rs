@@ -12,7 +12,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Block, Contents, Cut, Hold, Holds, Ring};
+use super::{Block, Contents, Cut, Hold, Holds, Ring, Waker};
 
 /// Lowest bit of the second of a commit counter's three fields, the frames' bytes
 /// (`TD_FRAME_SHIFT`). The first, the blocks' bytes, begins at bit 0.
@@ -75,6 +75,11 @@ pub trait ReadMemory {
     /// reader that sleeps, a full barrier follows: what the reader then looks at before it sleeps
     /// is not older than this store.
     fn set_released(&self, block: u32);
+    /// Says whether the reader looks by itself. A full barrier follows: what the reader then looks
+    /// at is not older than this store. For readers that producers may wake.
+    fn set_awake(&self, is_awake: bool) {
+        let _ = is_awake;
+    }
     /// Takes note that the reader releases a slot's block, with how many packets, and what the
     /// slot's commit counter is then. For whoever counts the packets of the ring beside its reader.
     fn note_taken(&self, slot: u32, packets: u64, committed: u64) {
@@ -117,6 +122,9 @@ impl<M: ReadMemory + ?Sized> ReadMemory for Arc<M> {
     fn set_released(&self, block: u32) {
         (**self).set_released(block);
     }
+    fn set_awake(&self, is_awake: bool) {
+        (**self).set_awake(is_awake);
+    }
     fn note_taken(&self, slot: u32, packets: u64, committed: u64) {
         (**self).note_taken(slot, packets, committed);
     }
@@ -152,6 +160,11 @@ pub trait BlockBytes: ReadMemory + Send + Sync + 'static {
     /// Returns what was left out of flows before this ring so far.
     fn cut(&self) -> Cut {
         Cut::default()
+    }
+
+    /// Returns what producers wake the ring's reader by; `None` where they do not.
+    fn waker(&self) -> Option<&dyn Waker> {
+        None
     }
 }
 
@@ -297,6 +310,17 @@ impl<M: ReadMemory> Reader<M> {
         self.memory.set_released(holds.release(blocks));
     }
 
+    /// Has the producers wake the reader for the next block that they complete, and looks once more.
+    /// Returns whether nothing is there yet.
+    pub fn rest(&self, holds: &Holds) -> bool {
+        // While blocks are held, producers do not know how far the reader is.
+        if holds.is_any() {
+            return false;
+        }
+        self.memory.set_awake(false);
+        self.peek(0).is_none()
+    }
+
     /// Returns the epoch of the open block.
     pub fn open_epoch(&self) -> u8 {
         word_epoch(self.memory.word())
@@ -437,6 +461,20 @@ impl<M: BlockBytes> Ring for RingReader<M> {
 
     fn caught_up(&self) -> bool {
         self.reader.caught_up()
+    }
+
+    fn waker(&self) -> Option<&dyn Waker> {
+        self.reader.memory().waker()
+    }
+
+    fn rest(&mut self) -> bool {
+        self.waker().is_some() && self.reader.rest(&self.kept.holds())
+    }
+
+    fn rise(&mut self) {
+        if self.waker().is_some() {
+            self.reader.memory().set_awake(true);
+        }
     }
 
     fn end(&mut self) {

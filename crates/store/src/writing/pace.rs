@@ -61,6 +61,12 @@ impl Pace {
         self.wait
     }
 
+    /// Returns whether packets come so slowly, or not at all, that the writer sleeps for as long as
+    /// it may.
+    pub fn is_longest(&self) -> bool {
+        self.wait == self.longest
+    }
+
     /// Takes in how much came in a time, at the ring that got most.
     fn after(&mut self, came: u64, time: Duration) {
         self.wait = if came == 0 {

@@ -6,12 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tapdeck_packet::pcapng::{ENHANCED_PACKET, InterfaceDescription};
 use tapdeck_packet::ring::{Block, Contents, Cut, Hold, Ring};
 use tapdeck_packet::watch::{beat, waiting, watch};
@@ -63,11 +66,11 @@ pub enum SinkOutcome {
     /// The first so many blocks are written; the others may be offered again at once.
     Written(usize),
     /// The first so many blocks are written; no more can be at present.
-    Stalled(usize, std::io::Error),
+    Stalled(usize, io::Error),
     /// The first so many blocks are written, and there is nobody to write for any more.
     Ended(usize),
     /// The first so many blocks are written; nothing can be from now on.
-    Failed(usize, std::io::Error),
+    Failed(usize, io::Error),
 }
 
 /// Where blocks go.
@@ -79,8 +82,8 @@ pub trait Sink: Send {
     /// Begins another epoch, which the next blocks are of.
     fn begin_epoch(&mut self, epoch: u8);
 
-    /// Called after each write, whenever the writer has slept for packets that are coming, and ten
-    /// times a second, for what depends on time. `lost` holds for each interface the packets
+    /// Called after each write, whenever the writer has slept for packets that are coming, and four
+    /// times a second at least, for what depends on time. `lost` holds for each interface the packets
     /// dropped so far.
     fn tick(&mut self, lost: &[u64]);
 
@@ -113,7 +116,7 @@ pub trait Sink: Send {
     }
 
     /// Writes the end of the output. `lost` is as in [`Sink::tick`].
-    fn finish(&mut self, lost: &[u64]) -> std::io::Result<()>;
+    fn finish(&mut self, lost: &[u64]) -> io::Result<()>;
 }
 
 /// Blocks in one batch at most: enough for a large write, few enough that the rings get them back
@@ -121,6 +124,8 @@ pub trait Sink: Send {
 const BATCH: usize = 8;
 /// How long a writer sleeps at most that was told nothing else.
 const LONGEST_SLEEP: Duration = Duration::from_millis(8);
+/// How long a writer that producers wake rests at most. What depends on time may be so late.
+const LONGEST_REST: Duration = Duration::from_millis(250);
 /// How long a writer whose rings are empty leaves its sink alone at most.
 const IDLE: Duration = Duration::from_millis(100);
 /// How long a writer that was told to stop waits for a sink that cannot write.
@@ -133,7 +138,6 @@ const LAST_PACKETS: Duration = Duration::from_millis(100);
 pub type Done = Box<dyn FnOnce() + Send>;
 
 /// What the thread that looks after the hooks tells the writer: stop, hurry, begin a segment.
-#[derive(Default)]
 pub struct WriterControl {
     producers_ended: AtomicBool,
     blocks_closed: AtomicBool,
@@ -143,9 +147,8 @@ pub struct WriterControl {
     leaves: OnceLock<Instant>,
     /// Requests for another segment since the writer looked last.
     segments_asked: Mutex<Vec<SegmentAsked>>,
-    /// Whether the writer was woken since it slept last.
-    is_woken: Mutex<bool>,
-    wakes: Condvar,
+    /// Is readable where the writer was woken since it slept last.
+    wakes: OwnedFd,
     /// Called on the writer's thread where there is something to look after.
     tell: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Whether somebody waits for packets in the rings.
@@ -164,6 +167,24 @@ impl fmt::Debug for WriterControl {
 }
 
 impl WriterControl {
+    /// Makes the control of a writer that was told nothing yet.
+    ///
+    /// # Errors
+    /// As eventfd(2).
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            producers_ended: AtomicBool::default(),
+            blocks_closed: AtomicBool::default(),
+            hurried: AtomicBool::default(),
+            writer_ended: AtomicBool::default(),
+            leaves: OnceLock::default(),
+            segments_asked: Mutex::default(),
+            wakes: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            tell: OnceLock::default(),
+            awaits_packets: AtomicBool::default(),
+        })
+    }
+
     /// Asks for a new segment. What lies in complete blocks now is still for the one before, unless
     /// so much more comes that the writer never catches up. It has these `interfaces`, or the
     /// same. `done` is called when the one before has its final name.
@@ -203,15 +224,22 @@ impl WriterControl {
 
     /// Has the writer look at the rings now, if it sleeps: blocks were closed.
     pub fn wake(&self) {
-        *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.wakes.notify_all();
+        // It fails where the writer was woken very often and has not slept since.
+        let _ = rustix::io::write(&self.wakes, &1u64.to_ne_bytes());
     }
 
-    /// Returns whether the writer was woken.
-    fn sleep(&self, time: Duration) -> bool {
-        let is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
-        let slept = self.wakes.wait_timeout_while(is_woken, time, |is_woken| !*is_woken);
-        std::mem::take(&mut *slept.unwrap_or_else(PoisonError::into_inner).0)
+    /// Returns whether the writer was woken, by this or by a producer.
+    fn sleep(&self, time: Duration, wakers: &[BorrowedFd<'_>]) -> bool {
+        let fds = [self.wakes.as_fd()].into_iter().chain(wakers.iter().copied());
+        let mut fds: Vec<PollFd<'_>> =
+            fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let is_woken = match Timespec::try_from(time) {
+            // A signal is for others; the writer looks at its rings.
+            Ok(time) => poll(&mut fds, Some(&time)).is_ok_and(|woken| woken > 0),
+            Err(_) => false,
+        };
+        let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
+        is_woken
     }
 
     /// Has `tell` called, on the writer's thread, when the writer has ended, and once after each
@@ -318,6 +346,7 @@ pub struct Writer<S> {
     left: u64,
     ledger: Option<Box<dyn Ledger>>,
     pace: Pace,
+    longest_rest: Duration,
     /// What had been left out before each ring when the writer began to read it.
     cut_before: Vec<Cut>,
     /// How many interface ids are in use.
@@ -336,7 +365,21 @@ impl<S: Sink> Writer<S> {
         let cut_before = rings.iter().map(|r| r.cut()).collect();
         let (first, left, ledger) = (0, u64::MAX, None);
         let (interfaces, gone) = (totals.interfaces.len(), BTreeMap::new());
-        Self { rings, sink, totals, epoch, first, left, ledger, pace, cut_before, interfaces, gone }
+        let longest_rest = LONGEST_SLEEP;
+        Self {
+            rings,
+            sink,
+            totals,
+            epoch,
+            first,
+            left,
+            ledger,
+            pace,
+            longest_rest,
+            cut_before,
+            interfaces,
+            gone,
+        }
     }
 
     /// Leaves the interface ids behind the first so many to rings that come later.
@@ -346,8 +389,15 @@ impl<S: Sink> Writer<S> {
         self
     }
 
-    /// Has the writer sleep for so long at most before it looks at the rings again: a ring must
-    /// outlast that where packets come at once after silence.
+    /// Has the writer rest for so long at most where producers wake it.
+    #[must_use]
+    pub fn rest_at_most(mut self, time: Duration) -> Self {
+        self.longest_rest = time.min(LONGEST_REST);
+        self
+    }
+
+    /// Has the writer sleep for so long at most before it looks at the rings again by itself: a
+    /// ring must outlast that where packets come at once after silence.
     #[must_use]
     pub fn sleep_at_most(mut self, time: Duration) -> Self {
         self.pace.bind(self.rings.iter().map(|ring| ring.interface()), time);
@@ -382,7 +432,7 @@ impl<S: Sink> Writer<S> {
     /// Writes until the recording has come to its end and the rings are empty, or until the sink
     /// can take no more. Then takes what still comes out of the rings, so that their last blocks
     /// can be closed, and counts that as not written.
-    pub fn run(mut self, control: &WriterControl) -> std::io::Result<Ending> {
+    pub fn run(mut self, control: &WriterControl) -> io::Result<Ending> {
         let mut stalled_since: Option<Instant> = None;
         let mut asked = Vec::new();
         let mut ending = Ok(Ending::Asked);
@@ -500,13 +550,35 @@ impl<S: Sink> Writer<S> {
         let begin = Instant::now();
         let mut now = begin;
         loop {
-            let is_woken = control.sleep(self.pace.sleep(&self.rings, now));
+            let time = self.pace.sleep(&self.rings, now);
+            let is_woken = self.rest(control) || control.sleep(time, &[]);
             now = Instant::now();
             let is_over = is_woken || now.saturating_duration_since(begin) >= IDLE;
             if is_over || !self.rings.iter().all(|ring| ring.is_empty()) {
                 return;
             }
         }
+    }
+
+    /// Sleeps until it is woken, by producers, too, or for as long as it rests at most. Returns
+    /// false at once where packets come so fast that it is better to look now and then, and where
+    /// some producers wake nobody.
+    fn rest(&mut self, control: &WriterControl) -> bool {
+        if !self.pace.is_longest() {
+            return false;
+        }
+        for ring in &self.rings {
+            ring.waker().iter().for_each(|waker| waker.clear());
+        }
+        let rests = !self.rings.is_empty() && self.rings.iter_mut().all(|ring| ring.rest());
+        if rests {
+            let wakers = self.rings.iter().filter_map(|ring| ring.waker());
+            let mut wakers: Vec<BorrowedFd<'_>> = wakers.map(|waker| waker.descriptor()).collect();
+            wakers.dedup_by_key(|fd| fd.as_raw_fd());
+            control.sleep(self.longest_rest, &wakers);
+        }
+        self.rings.iter_mut().for_each(|ring| ring.rise());
+        rests
     }
 
     /// Empties the rings into nothing until the recording has ended.
@@ -823,9 +895,9 @@ impl Iterator for Packets<'_> {
 enum Turn {
     Wrote,
     Idle,
-    Stalled(std::io::Error),
+    Stalled(io::Error),
     Ended,
-    Failed(std::io::Error),
+    Failed(io::Error),
 }
 
 /// Writes nothing, for measuring everything before the disk.
@@ -841,7 +913,7 @@ impl Sink for Nothing {
 
     fn tick(&mut self, _: &[u64]) {}
 
-    fn finish(&mut self, _: &[u64]) -> std::io::Result<()> {
+    fn finish(&mut self, _: &[u64]) -> io::Result<()> {
         Ok(())
     }
 }

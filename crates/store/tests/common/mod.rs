@@ -403,7 +403,7 @@ impl Setup {
         let totals = Arc::new(Totals::new(rings.len() + self.room));
         let clock = self.clock.clone();
         let log = self.log.clone();
-        let control = Arc::new(WriterControl::default());
+        let control = Arc::new(WriterControl::new().unwrap());
         let threads = NonZeroUsize::new(2).unwrap();
         let indexing = Indexing { threads, cpu: None, control: control.clone() };
         let config = SegmentSinkConfig {
@@ -444,7 +444,8 @@ impl Run {
         totals: Arc<Totals>,
         limit: Option<u64>,
     ) -> Self {
-        Self::start_on(Arc::default(), rings, sink, totals, (limit, None, 0))
+        let control = Arc::new(WriterControl::new().unwrap());
+        Self::start_on(control, rings, sink, totals, (limit, None, 0))
     }
 
     fn start_on<S: Sink + 'static>(

@@ -294,7 +294,7 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         // The rings are at their fullest before the writer begins.
         report.sample(&source);
     }
-    let writer_control = Arc::new(WriterControl::default());
+    let writer_control = Arc::new(WriterControl::new().context("cannot wait for packets")?);
     let bell = alarm.bell();
     writer_control.tell_by(Box::new(move || bell.ring()));
     let job = WriterSetup {

@@ -200,7 +200,7 @@ fn spawn(
 ) -> Result<JoinHandle<Result<Ending>>> {
     let interfaces = job.interfaces.len();
     let mut writer = Writer::new(job.rings, sink, job.totals).sleep_at_most(job.sleep);
-    writer = writer.begin_with(interfaces);
+    writer = writer.rest_at_most(plan.flush / 3).begin_with(interfaces);
     if let Some(count) = plan.count {
         writer = writer.limit(count);
     }

@@ -75,7 +75,7 @@ impl Scene {
         let dir = temp.path().to_owned();
         let (totals, sizes) = (Arc::new(Totals::new(1)), Arc::new(Sizes::default()));
         let (control, log) =
-            (Arc::new(WriterControl::default()), Arc::<Mutex<Vec<String>>>::default());
+            (Arc::new(WriterControl::new().unwrap()), Arc::<Mutex<Vec<String>>>::default());
         let lines = log.clone();
         let work = IndexerSetup {
             dir: dir.clone(),
