@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes that wait at most.
 const MOST: usize = 1 << 20;
-/// How long the end waits for lines that are not written.
+/// How long the end waits for a reader.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+/// How many times as long it waits for a thread that has not begun to write.
+pub const LATE: u32 = 15;
 
 /// Makes the words that say how many lines were dropped.
 pub type TellDropped = Box<dyn Fn(u64) + Send>;
@@ -84,17 +86,21 @@ impl Outlet {
         self.0.changed.notify_all();
     }
 
-    /// Waits until all is written, until nothing can be any more, or for [`PATIENCE`].
+    /// Waits until all is written, until nothing can be any more, or until a line has waited for
+    /// [`PATIENCE`] for its reader.
     pub fn finish(&self) {
-        let until = Instant::now() + PATIENCE;
+        let end = Instant::now() + PATIENCE * LATE;
         let mut queue = self.lock();
         while !queue.is_idle() && !queue.has_failed {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            // On a busy machine the thread itself may come late.
+            let left = end.saturating_duration_since(Instant::now());
+            let left = if queue.is_writing { left.min(PATIENCE) } else { left };
+            let waited = self.0.changed.wait_timeout(queue, left);
+            let (now, ended) = waited.unwrap_or_else(PoisonError::into_inner);
+            if ended.timed_out() {
                 return;
             }
-            let waited = self.0.changed.wait_timeout(queue, left);
-            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            queue = now;
         }
     }
 
@@ -125,6 +131,7 @@ impl Outlet {
                 continue;
             };
             queue.is_writing = true;
+            self.0.changed.notify_all();
             drop(queue);
             let written = out.write_all(&line).and_then(|()| out.flush());
             queue = self.lock();
