@@ -82,7 +82,7 @@ pub trait Sink: Send {
     /// Begins another epoch, which the next blocks are of.
     fn begin_epoch(&mut self, epoch: u8);
 
-    /// Called after each write, whenever the writer has slept for packets that are coming, and four
+    /// Called after each write, whenever the writer has slept for packets that are coming, and eight
     /// times a second at least, for what depends on time. `lost` holds for each interface the packets
     /// dropped so far.
     fn tick(&mut self, lost: &[u64]);
@@ -125,7 +125,7 @@ const BATCH: usize = 8;
 /// How long a writer sleeps at most that was told nothing else.
 const LONGEST_SLEEP: Duration = Duration::from_millis(8);
 /// How long a writer that producers wake rests at most. What depends on time may be so late.
-const LONGEST_REST: Duration = Duration::from_millis(250);
+const LONGEST_REST: Duration = Duration::from_millis(125);
 /// How long a writer whose rings are empty leaves its sink alone at most.
 const IDLE: Duration = Duration::from_millis(100);
 /// How long a writer that was told to stop waits for a sink that cannot write.

@@ -111,6 +111,11 @@ impl Schedule {
         due(&mut self.next_flush, self.flush_every)
     }
 
+    /// Has the first look at part-filled blocks come as soon as there is a packet.
+    fn flush_when_packets_come(&mut self) {
+        self.next_flush = Instant::now();
+    }
+
     fn is_a_second_over(&mut self) -> bool {
         due(&mut self.next_second, SECOND)
     }
@@ -470,7 +475,8 @@ impl Recording {
             && !self.schedule.is_over()
         {
             watch::beat();
-            self.serve(self.next_turn());
+            let until = self.next_turn();
+            self.serve(until);
             self.alarm.quiet();
             if self.control_socket.as_ref().is_some_and(ControlSocket::stops) {
                 return;
@@ -484,7 +490,7 @@ impl Recording {
     }
 
     /// Returns when something is due. Where that is far off, the writer tells of packets.
-    fn next_turn(&self) -> Instant {
+    fn next_turn(&mut self) -> Instant {
         let socket = self.control_socket.as_ref();
         let is_group = matches!(self.source, RecordSource::Group(_));
         let is_busy = socket.is_some_and(ControlSocket::is_busy) || self.source.is_filling();
@@ -495,6 +501,7 @@ impl Recording {
             return self.schedule.next_with_packets(TICK);
         }
         self.writer_control.await_packets();
+        self.schedule.flush_when_packets_come();
         self.schedule.next()
     }
 
