@@ -114,20 +114,26 @@ impl PinnedMaps {
 }
 
 /// What a process needs that reads rings which programs of its helper fill.
-pub(crate) struct HandedOver([OwnedFd; 7]);
+pub(crate) struct HandedOver {
+    fds: [OwnedFd; 7],
+    /// Where the reader notes what it has taken, of rings that outlive it.
+    noted: Option<OwnedFd>,
+}
 
 impl HandedOver {
-    /// How many descriptors there are.
-    pub(crate) const COUNT: usize = 7;
+    /// How many descriptors there are at most.
+    pub(crate) const COUNT: usize = 8;
 
     /// Returns the descriptors, for the other process.
     pub(crate) fn into_fds(self) -> Vec<OwnedFd> {
-        self.0.into()
+        self.fds.into_iter().chain(self.noted).collect()
     }
 
-    /// Takes the descriptors that came; `None` where they are not as many.
-    pub(crate) fn of(fds: Vec<OwnedFd>) -> Option<Self> {
-        fds.try_into().ok().map(Self)
+    /// Takes the descriptors that came; `None` where they are not as many as they are for rings
+    /// that last, or do not.
+    pub(crate) fn of(mut fds: Vec<OwnedFd>, lasts: bool) -> Option<Self> {
+        let noted = if lasts { Some(fds.pop()?) } else { None };
+        Some(Self { fds: fds.try_into().ok()?, noted })
     }
 }
 
@@ -201,6 +207,7 @@ fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<Op
 fn mapped(
     g: Geometry,
     [rings, data, release, control, shed, cuts]: [BorrowedFd<'_>; 6],
+    noted: Option<&OwnedFd>,
 ) -> io::Result<(Vec<Arc<RingMemory>>, Control)> {
     let n = g.nrings as usize;
     let mapped = |fd: BorrowedFd<'_>, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
@@ -213,7 +220,10 @@ fn mapped(
     control.set_snaplen(g.snaplen);
     let shed = mapped(shed, n * SHED, false)?;
     let cuts = mapped(cuts, n * CUT, false)?;
-    let rings = RingMemory::set(g, &rings, &data, &release);
+    let mut rings = RingMemory::set(g, &rings, &data, &release);
+    if let Some(noted) = noted {
+        rings = RingMemory::noting_in(rings, &mapped(noted.as_fd(), g.noted_bytes(), true)?);
+    }
     let rings = RingMemory::counting_in(rings, &shed, &cuts);
     Ok((rings.into_iter().map(Arc::new).collect(), control))
 }
@@ -242,7 +252,7 @@ impl Loaded {
         let (rings, data, release) = (rings?, data?, release?);
         let (control, shed, cuts) = (control?, shed?, cuts?);
         let maps = [&rings, &data, &release, &control, &shed, &cuts].map(AsFd::as_fd);
-        let (rings, control) = mapped(params.geometry, maps)?;
+        let (rings, control) = mapped(params.geometry, maps, None)?;
         control.draw_seed();
         let programs = Programs::Here(loaded);
         Ok((Self { programs, rings, control: control.clone(), _polls: polls }, control))
@@ -256,21 +266,23 @@ impl Loaded {
         handed: HandedOver,
         geometry: Geometry,
     ) -> io::Result<(Self, Control)> {
-        let HandedOver([rings, data, release, control, shed, cuts, flush]) = handed;
+        let HandedOver { fds: [rings, data, release, control, shed, cuts, flush], noted } = handed;
         let maps = [&rings, &data, &release, &control, &shed, &cuts].map(AsFd::as_fd);
-        let (rings, control) = mapped(geometry, maps)?;
+        let (rings, control) = mapped(geometry, maps, noted.as_ref())?;
         let programs = Programs::Helped { flush };
         Ok((Self { programs, rings, control: control.clone(), _polls: None }, control))
     }
 
-    /// Returns what another process needs that is to read the rings.
-    pub(crate) fn hand_over(&self) -> io::Result<HandedOver> {
+    /// Returns what another process needs that is to read the rings, which may be pinned at a place.
+    pub(crate) fn hand_over(&self, place: Option<&Place>) -> io::Result<HandedOver> {
         let object = &self.programs.here()?.object;
         let fd = |name| -> io::Result<OwnedFd> { map(object, name)?.as_fd().try_clone_to_owned() };
         let maps = PINNED.map(|(_, name)| fd(name));
         let [rings, data, release, control, shed, cuts] = maps;
         let flush = program(object, FLUSH)?.as_fd().try_clone_to_owned();
-        Ok(HandedOver([rings?, data?, release?, control?, shed?, cuts?, flush?]))
+        let fds = [rings?, data?, release?, control?, shed?, cuts?, flush?];
+        let noted = place.map(|place| pins::open(&place.path(NOTED))).transpose()?;
+        Ok(HandedOver { fds, noted })
     }
 
     /// Loads programs over the maps of a lasting recording. Those of its owner before are taken

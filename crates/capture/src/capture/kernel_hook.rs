@@ -132,6 +132,13 @@ impl KernelHook {
                 images.places.make_flows().map_err(Fault::Place)?;
                 false
             }
+            Request::GiveUp => {
+                self.detach();
+                if let Some(place) = self.place.take() {
+                    place.remove_pins().map_err(Fault::Place)?;
+                }
+                false
+            }
             Request::OpenSocket { .. }
             | Request::TakeRefused
             | Request::PutFilter { .. }
@@ -167,6 +174,10 @@ impl KernelHook {
 
     pub(super) fn detach(&mut self) {
         std::mem::take(&mut self.links).detach();
+        if let Some(place) = &self.place {
+            // What an owner before has left may stand though this one has attached nothing.
+            place.links().remove();
+        }
         kernel::wait_for_running_programs();
     }
 
