@@ -427,20 +427,20 @@ fn flows_of_those_that_come_are_cut_off() {
 #[test]
 fn payload_of_those_that_come_is_shed() {
     let scene = Scene::new();
-    let line = "--hook xdp --on-overload shed --shed-to 60 --ring-bytes 256KiB --block-bytes 64KiB \
+    let line = "--hook xdp --on-overload shed --shed-to 64 --ring-bytes 256KiB --block-bytes 64KiB \
                 --snaplen 2048";
     let mut recorder = scene.start("v?", line);
     scene.comes(&mut recorder, ("vc", "vd"));
     // Stopped, so that nobody empties the ring.
     recorder.signal(Signal::STOP);
-    scene.send(("vc", "vd"), 0..1400);
+    scene.send(("vc", "vd"), 0..1600);
     recorder.signal(Signal::CONT);
-    wait_counted(&recorder, "vd", "seen", 1400);
+    wait_counted(&recorder, "vd", "seen", 1600);
     let stats = recorder.stop();
     assert_laws("xdp", &stats);
     let vd = &stats["interfaces"]["vd"];
     assert!(number(vd, "shed_packets") > 0, "{stats}");
-    assert_eq!(number(vd, "shed_bytes"), 40 * number(vd, "shed_packets"), "{stats}");
+    assert_eq!(number(vd, "shed_bytes"), 36 * number(vd, "shed_packets"), "{stats}");
     let shed = |file: &PathBuf| Contents::of(file).packets.iter().filter(|p| p.shed > 0).count();
     let shed: usize = segments(&scene.store()).iter().map(shed).sum();
     assert_eq!(shed as u64, number(vd, "shed_packets"));
