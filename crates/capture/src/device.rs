@@ -50,11 +50,12 @@ impl Device {
     /// Takes the device of an interface that an owner before has left. Where that is gone, returns
     /// it as it was, and so that it has gone.
     pub(crate) fn left(found: &Found) -> Result<(Self, bool), Error> {
-        let Found { entry, account, .. } = found;
-        let now = Interface::by_name(&entry.name)?.filter(|now| now.link == Some(entry.link));
-        let is_gone = now.is_none();
+        let Found { entry, account, is_only, .. } = found;
         let mut words = account.iter().flatten().skip(1).copied();
         let index = u32::try_from(words.next().unwrap_or(0)).unwrap_or(0);
+        let now = Interface::by_name(&entry.name)?
+            .filter(|now| now.link == Some(entry.link) && (*is_only || now.index == index));
+        let is_gone = now.is_none();
         // Behind those of devices before, and those at its start.
         let last = NicCounters::of_words(&mut words.skip(2 * NicCounters::WORDS));
         let interface = now.unwrap_or_else(|| entry.interface(index, last));

@@ -379,6 +379,93 @@ fn what_has_no_place_is_removed() {
     assert_laws("tcx", &recorder.stop());
 }
 
+/// What flows of one that came have had still counts for the next recorder, also where the cutoff
+/// was another one at the start.
+#[test]
+fn flows_of_one_that_came_stay_cut_off() {
+    let scene = Scene::new();
+    let config = scene.dir.path().join("record.toml");
+    fs::write(&config, "").expect("written");
+    let words = line("xdp", "");
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let words = [&words[..], &["--config", config.to_str().expect("UTF-8")]].concat();
+    let mut recorder = scene.start_with("v*", &words);
+    fs::write(&config, "cutoff = 1000\n").expect("written");
+    scene.tell(&["reload"]);
+    scene.comes(&mut recorder, ("vc", "vd"));
+    // All of one flow.
+    scene.send(("vc", "vd"), 0..40);
+    wait_counted(&recorder, "vd", "seen", 40);
+    wait_counted(&recorder, "vd", "cutoff", 20);
+    recorder.kill();
+    scene.send(("vc", "vd"), 40..60);
+    let recorder = scene.start_with("v*", &words);
+    scene.send(("vc", "vd"), 60..80);
+    wait_counted(&recorder, "vd", "seen", 80);
+    let stats = recorder.stop();
+    assert_laws("xdp", &stats);
+    let captured = number(&stats["interfaces"]["vd"], "captured");
+    assert!(captured < 20, "{stats}");
+    assert_eq!(scene.found()["vd"], numbers(0..captured as u32));
+}
+
+/// One that is renamed is recorded on, and another one may get its name; the next recorder knows
+/// which is which.
+#[test]
+fn one_that_gets_the_name_of_another_is_another() {
+    let scene = Scene::new();
+    let mut recorder = start(&scene, "xdp");
+    scene.comes(&mut recorder, ("vc", "vd"));
+    scene.send(("vc", "vd"), 0..10);
+    wait_captured(&recorder, "vd", 10);
+    scene.net.b.run("ip link set vd down");
+    scene.net.b.run("ip link set vd name vx");
+    scene.net.b.run("ip link set vx up");
+    wait_for("its new name", || recorder.now()["interfaces"]["vx"]["attached"] == true);
+    scene.comes(&mut recorder, ("ve", "vd"));
+    scene.send(("ve", "vd"), 10..30);
+    wait_captured(&recorder, "vd", 20);
+    recorder.kill();
+    scene.send(("ve", "vd"), 30..40);
+    let mut recorder = start(&scene, "xdp");
+    recorder.wait_to_say("vd is gone");
+    recorder.wait_to_say("recording vx at hook");
+    scene.send(("ve", "vd"), 40..50);
+    scene.send(("vc", "vx"), 50..60);
+    wait_captured(&recorder, "vd", 50);
+    wait_captured(&recorder, "vx", 10);
+    wait_for("the pins of the first to go", || pinned(&scene).len() == 3);
+    assert_accounted(&recorder.stop());
+    let mut found: Vec<u32> = scene.found().into_values().flatten().collect();
+    found.sort_unstable();
+    assert_eq!(found, numbers(0..60));
+}
+
+/// Where all have gone, their packets are written all the same.
+#[test]
+fn all_may_have_gone_meanwhile() {
+    let scene = Scene::new();
+    let mut recorder = start(&scene, "tcx");
+    scene.comes(&mut recorder, ("vc", "vd"));
+    recorder.kill();
+    scene.send(("vc", "vd"), 0..20);
+    scene.send(("va", "vb"), 0..10);
+    wait_for("packets to wait", || scene.listed()["waiting_packets"] == 30);
+    scene.unplug("vd");
+    scene.unplug("vb");
+    let words = line("tcx", "");
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let mut recorder = Talking::start(&mut scene.command("v*", &words));
+    recorder.wait_to_say("vb is gone");
+    recorder.wait_to_say("vd is gone");
+    wait_for("one to leave", || pinned(&scene).len() == 1);
+    recorder.process.signal(Signal::INT);
+    let (status, said) = recorder.end();
+    assert!(status.success(), "{said:#?}");
+    let found = scene.found();
+    assert_eq!((&found["vd"], &found["vb"]), (&numbers(0..20), &numbers(0..10)));
+}
+
 /// A name that was asked for is waited for, as without.
 #[test]
 fn an_interface_that_has_a_name_keeps_its_place() {

@@ -203,6 +203,15 @@ fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<Op
     Ok(object)
 }
 
+/// Pins the table of flows that programs cut off, where they have one, and none is pinned.
+fn pin_flows(loaded: &LoadedObject, place: &Place) -> io::Result<()> {
+    let path = place.path(flows::MAP);
+    match flows::place_of(&loaded.object) {
+        Ok(made) if !path.exists() => pins::pin(made.as_fd(), &path),
+        _ => Ok(()),
+    }
+}
+
 /// Maps rings and their control, of the maps in the order of [`PINNED`].
 fn mapped(
     g: Geometry,
@@ -313,9 +322,7 @@ impl Loaded {
         if params.cutoff > 0 {
             flows::make_of(&loaded.object)?;
         }
-        if let (None, Ok(made)) = (table, flows::place_of(&loaded.object)) {
-            pin_anew(made.as_fd(), &place.path(flows::MAP))?;
-        }
+        pin_flows(&loaded, place)?;
         let pinned = match found {
             Some(found) => found,
             None => PinnedMaps::pin(&loaded.object, params.geometry, place)?,
@@ -349,6 +356,11 @@ impl Loaded {
             Programs::Here(before) => Ok(Replaced(before)),
             Programs::Helped { .. } => unreachable!("their maps were found here"),
         }
+    }
+
+    /// Has the next owner go on with the table of flows that programs cut off which were loaded anew.
+    pub(crate) fn pin_flows(&self, place: &Place) -> io::Result<()> {
+        pin_flows(self.programs.here()?, place)
     }
 
     /// Takes the programs again that [`Loaded::reload`] has replaced.

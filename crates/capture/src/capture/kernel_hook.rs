@@ -99,6 +99,7 @@ impl KernelHook {
                 let judged = Params { judged: true, ..self.params };
                 let replaced = self.loaded.reload(self.programs, &judged, &self.filters);
                 self.before = Some(replaced.map_err(Fault::Load)?);
+                self.pin_flows();
                 self.images = Some(self.loaded.images().map_err(Fault::Place)?);
                 false
             }
@@ -193,6 +194,7 @@ impl KernelHook {
     fn change(&mut self, changed: Params, filters: Filters) -> Result<(), Fault> {
         let reloaded = self.loaded.reload(self.programs, &changed, &filters);
         let before = reloaded.map_err(Fault::Load)?;
+        self.pin_flows();
         if let Err(e) = self.exchange() {
             self.put_back(before);
             return Err(Fault::Place(e));
@@ -200,6 +202,14 @@ impl KernelHook {
         kernel::wait_for_running_programs();
         (self.filters, self.params) = (filters, changed);
         Ok(())
+    }
+
+    /// Keeps the table of flows that the programs cut off by now for the next owner.
+    fn pin_flows(&self) {
+        if let Some(place) = &self.place {
+            // Where that cannot be, the next owner begins with another one.
+            let _ = self.loaded.pin_flows(place);
+        }
     }
 
     /// Puts programs back after a change that failed, also at those links that took a changed

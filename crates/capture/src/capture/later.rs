@@ -172,7 +172,7 @@ impl Capture {
         config: &Config,
         (first_interface, most): (u32, u32),
         program: Option<&ClassicProgram>,
-        place: Option<Place>,
+        place: Option<&Place>,
     ) -> Result<(Self, Answer), Fault> {
         let filters = Filters::of(program);
         // The other process keeps the clock of the programs.
@@ -186,11 +186,11 @@ impl Capture {
         }
         let wanted = (geometry, filters);
         let opened =
-            Self::open_prepared(device, config, wanted, first_interface, &clock, place.clone());
+            Self::open_prepared(device, config, wanted, first_interface, &clock, place.cloned());
         let mut capture = opened.map_err(said)?;
         let (made, fds) = match &capture.taking {
             Taking::Kernel(hook) => {
-                let handed = hook.loaded.hand_over(place.as_ref()).map_err(Fault::Place)?;
+                let handed = hook.loaded.hand_over(place).map_err(Fault::Place)?;
                 (made(hook), handed.into_fds())
             }
             Taking::Socket(_) => (Made::default(), Vec::new()),

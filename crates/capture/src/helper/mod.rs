@@ -109,7 +109,7 @@ impl Captures<'_> {
         });
         let place = place.transpose()?;
         let opened =
-            Capture::open_for_recorder(interface, &config, (first, most), program, place.clone());
+            Capture::open_for_recorder(interface, &config, (first, most), program, place.as_ref());
         if let (Err(_), Some(place)) = (&opened, place) {
             // What cannot be removed now the next owner removes.
             let _ = place.remove_pins();

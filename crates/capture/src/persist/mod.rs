@@ -202,6 +202,8 @@ pub(crate) struct Found {
     pub(crate) entry: Entry,
     pub(crate) rings: Vec<RingWritten>,
     pub(crate) account: Option<Vec<u64>>,
+    /// Whether no other interface has the name: one may have been renamed.
+    pub(crate) is_only: bool,
 }
 
 impl Place {
@@ -338,11 +340,15 @@ impl Persist {
         let Some(state) = &self.state else {
             return Ok(Place { dir, index: position, number: 0, found: None });
         };
-        let (index, entry) = self.list()?.into_iter().nth(position).ok_or_else(damaged)?;
+        let mut list = self.list()?;
+        let is_there = position < list.len();
+        let (index, entry) = is_there.then(|| list.swap_remove(position)).ok_or_else(damaged)?;
+        let is_only = !list.iter().any(|(_, other)| other.name == entry.name);
         let rings = state.written().read().rings;
         let rings = rings.get(entry.rings()).ok_or_else(damaged)?.to_vec();
         let number = entry.number;
-        let found = Some(Found { entry, rings, account: state.account(index).read() });
+        let account = state.account(index).read();
+        let found = Some(Found { entry, rings, account, is_only });
         Ok(Place { dir, index, number, found })
     }
 

@@ -3,16 +3,16 @@
 //!
 //! ```text
 //! 0      header: mark, layout, version, takeovers, last beat, store
-//! 1024   places of interfaces, 128 bytes each: name, hook, geometry, tenant
+//! 1024   places of interfaces, 128 bytes each: name, hook, geometry, whose it is
 //! 12288  what is written: a record of the writer's thread
 //! ...    the account of each interface: records of the thread that looks after the hooks
 //! ...    the accounts of interfaces that have left their places: a record of the same thread
 //! ```
 //!
-//! An interface has its place from the store of one word on, its **tenant**, to the store of
-//! another. What else stands at a place counts only in between. Interfaces come and go while the
-//! writer goes on noting, so each that comes has a number of its own, and what is written of a ring
-//! says of which interface.
+//! An interface has its place from the store of one word on, which says whose the place is, to the
+//! store of another. What else stands at a place counts only in between. Interfaces come and go
+//! while the writer goes on noting, so each that comes has a number of its own, and what is written
+//! of a ring says of which interface.
 //!
 //! The first 12288 bytes have this form in every layout. What is behind them, and the maps that are
 //! pinned beside the state, may change with the layout, but for this: how many packets wait in the
@@ -56,8 +56,8 @@ const ENTRY: usize = 128;
 const NAME_BYTES: usize = 16;
 /// Where an interface's [`Counting`] is, behind name, hook, geometry and what programs were told.
 const AT_COUNTING: usize = 64;
-/// Where its tenant is: the interface's number times two, plus one while the place is its.
-const AT_TENANT: usize = 88;
+/// Where a place says whose it is: the interface's number times two, plus one while it is that one's.
+const AT_WHOSE: usize = 88;
 /// The number of its first ring, and what else pcapng says of it: its link type, its MAC address,
 /// which a mark follows where it has one, and its kind.
 const AT_FIRST: usize = 96;
@@ -77,7 +77,7 @@ const WRITTEN: usize = 2;
 const OF_RING: usize = 5;
 /// Words of an interface's account.
 pub(crate) const ACCOUNT: usize = 32;
-/// Words of the accounts of interfaces that have left: the tenant of each place whose account is
+/// Words of the accounts of interfaces that have left: of each place whose it was whose account is
 /// among them, how many there are, and these of each.
 const PAST: usize = MOST_INTERFACES + 1 + MOST_PAST * OF_PAST;
 const PAST_TEXT: usize = 4;
@@ -362,7 +362,7 @@ impl State {
     /// Returns the interfaces that have a place, with its number, in the order of their rings;
     /// `None` where they make no sense.
     fn places(&self) -> Option<Vec<(usize, Entry)>> {
-        let its = (0..MOST_INTERFACES).filter(|i| self.tenant(*i) & 1 == 1);
+        let its = (0..MOST_INTERFACES).filter(|i| self.whose(*i) & 1 == 1);
         let mut list = its.map(|i| Some((i, self.entry(i)?))).collect::<Option<Vec<_>>>()?;
         list.sort_by_key(|(_, entry)| entry.first);
         let mut end = 0;
@@ -378,24 +378,24 @@ impl State {
     /// [`State::places`] does.
     pub(crate) fn list(&self) -> Option<Vec<(usize, Entry)>> {
         let left = self.past().read();
-        let has_left = |i: usize| left.as_ref().is_some_and(|left| left[i] == self.tenant(i));
+        let has_left = |i: usize| left.as_ref().is_some_and(|left| left[i] == self.whose(i));
         let mut list = self.places()?;
         list.retain(|(i, _)| !has_left(*i));
         Some(list)
     }
 
-    fn tenant(&self, i: usize) -> u64 {
-        self.memory.u64(AT_LIST + i * ENTRY + AT_TENANT).load(Acquire)
+    fn whose(&self, i: usize) -> u64 {
+        self.memory.u64(AT_LIST + i * ENTRY + AT_WHOSE).load(Acquire)
     }
 
-    fn set_tenant(&self, i: usize, tenant: u64) {
-        self.memory.u64(AT_LIST + i * ENTRY + AT_TENANT).store(tenant, Release);
+    fn set_whose(&self, i: usize, whose: u64) {
+        self.memory.u64(AT_LIST + i * ENTRY + AT_WHOSE).store(whose, Release);
     }
 
     /// Returns a place that nobody has, if there is one, and a number for who gets it.
     pub(crate) fn free(&self) -> Option<(usize, u32)> {
-        let place = (0..MOST_INTERFACES).find(|i| self.tenant(*i) & 1 == 0)?;
-        let last = (0..MOST_INTERFACES).map(|i| self.tenant(i) >> 1).max().unwrap_or(0);
+        let place = (0..MOST_INTERFACES).find(|i| self.whose(*i) & 1 == 0)?;
+        let last = (0..MOST_INTERFACES).map(|i| self.whose(i) >> 1).max().unwrap_or(0);
         Some((place, u32::try_from(last + 1).ok()?))
     }
 
@@ -414,7 +414,7 @@ impl State {
             geometry,
             told: self.memory.u64(at + 2 * NAME_BYTES + 24).load(Relaxed),
             first: self.memory.u32(at + AT_FIRST).load(Relaxed),
-            number: u32::try_from(self.tenant(i) >> 1).ok()?,
+            number: u32::try_from(self.whose(i) >> 1).ok()?,
             link: LinkType(u16::try_from(self.memory.u32(at + AT_LINK).load(Relaxed)).ok()?),
             mac: (mac & HAS_MAC != 0).then(|| std::array::from_fn(|n| (mac >> (8 * n)) as u8)),
             kind: (!kind.is_empty()).then_some(kind),
@@ -442,7 +442,7 @@ impl State {
         self.memory.u64(at + AT_MAC).store(mac, Relaxed);
         let kind = entry.kind.as_deref().unwrap_or_default().as_bytes();
         self.set_text(at + AT_KIND, NAME_BYTES, &kind[..kind.len().min(NAME_BYTES)]);
-        self.set_tenant(i, u64::from(entry.number) << 1 | 1);
+        self.set_whose(i, u64::from(entry.number) << 1 | 1);
     }
 
     /// Takes a place from its interface, whose account is among these from now on.
@@ -450,7 +450,7 @@ impl State {
         let record = self.past();
         let mut left: Vec<u64> = record.read().unwrap_or_default();
         left.resize(MOST_INTERFACES, 0);
-        left[i] = self.tenant(i);
+        left[i] = self.whose(i);
         left.push(past.len() as u64);
         for account in past {
             for text in [&account.name, &account.hook] {
@@ -467,14 +467,14 @@ impl State {
     pub(crate) fn vacate_those_left(&self) {
         let left = self.past().read().unwrap_or_default();
         for (i, _) in left.iter().enumerate().take(MOST_INTERFACES) {
-            if self.tenant(i) & 1 == 1 && left[i] == self.tenant(i) {
+            if self.whose(i) & 1 == 1 && left[i] == self.whose(i) {
                 self.vacate(i);
             }
         }
     }
 
     fn vacate(&self, i: usize) {
-        self.set_tenant(i, self.tenant(i) & !1);
+        self.set_whose(i, self.whose(i) & !1);
         self.set_counting(i, [0; Counting::WORDS]);
     }
 
@@ -714,9 +714,9 @@ mod tests {
         };
         assert!(state.past_accounts().is_empty());
         // An owner that dies between two stores has its account among those that left.
-        let tenant = state.tenant(2);
+        let whose = state.whose(2);
         state.leave(2, std::slice::from_ref(&left));
-        state.set_tenant(2, tenant);
+        state.set_whose(2, whose);
         assert_eq!(names(&state), ["eth0", "fifteen-letters"]);
         assert_eq!(state.past_accounts(), std::slice::from_ref(&left));
         assert_eq!(state.free(), Some((3, 2)));

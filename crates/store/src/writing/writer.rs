@@ -494,7 +494,9 @@ impl<S: Sink> Writer<S> {
             self.sink.begin_epoch(epoch);
         }
         if let Some(ledger) = &mut self.ledger {
-            come.iter().for_each(|ring| ledger.comes(ring.interface(), &self.totals));
+            for ring in &come {
+                ledger.comes(ring.interface(), &self.totals);
+            }
         }
         self.pace.forget(&gone);
         self.pace.bind(come.iter().map(|ring| ring.interface()), sleep);

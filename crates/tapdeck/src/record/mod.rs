@@ -274,9 +274,7 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
         alarm.watch(helper).context("cannot watch the process that has the hooks")?;
     }
     let signals = Signals::listen(caught, words.file.is_some(), alarm.bell())?;
-    let rings = interfaces.len() + room;
-    let most = lasting.as_ref().map_or(rings, |_| interfaces.len().max(MOST_RINGS));
-    let totals = Arc::new(Totals::new(rings.min(most)));
+    let totals = Arc::new(Totals::new(interfaces.len() + room));
     if let Some(lasting) = &lasting {
         lasting.go_on(&totals);
     }
@@ -370,7 +368,11 @@ fn divide(
     lasting: Option<&Lasting>,
 ) -> Result<(Option<Arc<Helper>>, usize)> {
     let later = later(plan, source.captures().len(), lasting);
-    let room = later.as_ref().map_or(0, |_| MOST_LATER_RINGS);
+    let most = match lasting {
+        Some(_) => MOST_RINGS.saturating_sub(source.descriptions().len()),
+        None => MOST_LATER_RINGS,
+    };
+    let room = later.as_ref().map_or(0, |_| MOST_LATER_RINGS.min(most));
     Ok((source.divide(lasting, later, || plan.remove_socket())?, room))
 }
 

@@ -263,11 +263,12 @@ fn from_interfaces(
     let mut interfaces: Vec<(String, Config)> = Vec::new();
     let mut reasons = Vec::new();
     for name in &f.interfaces {
-        if interfaces.iter().any(|(n, _)| n == name) {
+        let is_left = left.iter().any(|(its, _)| its == name);
+        // Of those left one may have been renamed, and its name another one's by then.
+        if !is_left && interfaces.iter().any(|(n, _)| n == name) {
             return usage(format!("{name} is named twice"));
         }
         let (hook, reason) = choose_hook(f.hook, name, left)?;
-        let is_left = left.iter().any(|(its, _)| its == name);
         // Of one that has gone since nothing can be taken away.
         if !is_left || Interface::by_name(name)?.is_some() {
             how.check_deliver(hook, name)?;
