@@ -255,12 +255,8 @@ impl Links {
 
     /// Takes the programs away. Some may still be running.
     pub(crate) fn detach(self) {
-        for number in 0..self.standing.len() {
-            if let Some(pins) = &self.pins {
-                // The link ends with its last name and descriptor.
-                let _ = std::fs::remove_file(pins.link(number));
-            }
-        }
+        // A link ends with its last name and descriptor.
+        self.pins.iter().for_each(LinkPins::remove);
         for mut clsact in self.clsact {
             // Fails where the interface is gone, and the filter with it.
             let _ = clsact.filter.detach();
@@ -298,12 +294,7 @@ pub(crate) fn take_away(
     pins: &LinkPins,
     program: BorrowedFd<'_>,
 ) {
-    for number in 0.. {
-        // The link ends with its last name.
-        if std::fs::remove_file(pins.link(number)).is_err() {
-            break;
-        }
-    }
+    pins.remove();
     if let (AttachPlace::Tcx, Some(ifindex)) = (place, ifindex) {
         // What clsact filters may have done there instead.
         for point in [libbpf_rs::TC_INGRESS, libbpf_rs::TC_EGRESS] {

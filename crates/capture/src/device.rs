@@ -7,6 +7,7 @@
 use std::io;
 
 use crate::interface::{Interface, NicCounters};
+use crate::persist::Found;
 use crate::sys::kernel::active_rx_queues;
 use crate::{Error, Event};
 
@@ -44,6 +45,22 @@ impl Device {
             return Err(Error::LinkType { name: interface.name, arphrd: interface.arphrd });
         }
         Ok(Self { start: interface.counters, gone: NicCounters::default(), interface, queues: 0 })
+    }
+
+    /// Takes the device of an interface that an owner before has left. Where that is gone, returns
+    /// it as it was, and so that it has gone.
+    pub(crate) fn left(found: &Found) -> Result<(Self, bool), Error> {
+        let Found { entry, account, is_only, .. } = found;
+        let mut words = account.iter().flatten().skip(1).copied();
+        let index = u32::try_from(words.next().unwrap_or(0)).unwrap_or(0);
+        let now = Interface::by_name(&entry.name)?
+            .filter(|now| now.link == Some(entry.link) && (*is_only || now.index == index));
+        let is_gone = now.is_none();
+        // Behind those of devices before, and those at its start.
+        let last = NicCounters::of_words(&mut words.skip(2 * NicCounters::WORDS));
+        let interface = now.unwrap_or_else(|| entry.interface(index, last));
+        let start = interface.counters;
+        Ok((Self { start, gone: NicCounters::default(), interface, queues: 0 }, is_gone))
     }
 
     /// Begins to count: what the device has counted before is left out.

@@ -47,6 +47,9 @@ pub struct NicCounters {
 }
 
 impl NicCounters {
+    /// How many words they take.
+    pub(crate) const WORDS: usize = 5;
+
     /// Returns whether these are the counters of another device than `before`, one that was made
     /// later: of one device they only grow.
     pub fn are_of_another(self, before: Self) -> bool {
@@ -54,7 +57,7 @@ impl NicCounters {
     }
 
     /// Returns the counters as words.
-    pub(crate) fn words(self) -> [u64; 5] {
+    pub(crate) fn words(self) -> [u64; Self::WORDS] {
         [self.rx_packets, self.rx_missed, self.tx_packets, self.tx_bytes, self.tx_dropped]
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::faulty::{Faulty, Odds};
 use common::{Id, Setup, directory, names, offered, read_store, rings, stored};
 use tapdeck_store::io::Disk;
-use tapdeck_store::{ClosedScope, Ledger, LedgerEntry, Scope, SegmentEnd, Store};
+use tapdeck_store::{ClosedScope, Ledger, LedgerEntry, Scope, SegmentEnd, Store, Totals};
 use tapdeck_testkit::SplitMix64;
 
 const SEGMENT: u64 = 128 << 10;
@@ -45,6 +45,8 @@ impl Ledger for Deaths {
         let packets = entry.totals.interfaces.iter().map(|of| of.packets.load(SeqCst) as usize);
         self.before = entry.segment.map(|end| (end, packets.collect()));
     }
+
+    fn comes(&mut self, _: u32, _: &Totals) {}
 }
 
 /// Copies a store as it is between two changes of names.

@@ -4,96 +4,17 @@
 
 mod testbed;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::ops::Range;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::path::PathBuf;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
-use serde_json::Value;
 use tapdeck_capture::interface::Interface;
 use tapdeck_packet::pcapng;
-use tapdeck_testkit::cable::End;
-use tapdeck_testkit::frame::number_of;
-use tapdeck_testkit::{Cable, Namespace, Net, Sender, Talking, wait_for};
-use testbed::bench::Bench;
-use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number, segments};
-
-/// Plugs a cable from `far` in namespace `a` to `near` in `b`, where it is recorded.
-fn plug(net: &Net, far: &str, near: &str) {
-    Cable::default().plug([End::new(&net.a, far), End::new(&net.b, near)]);
-}
-
-fn unplug(net: &Net, near: &str) {
-    net.b.run(&format!("ip link del {near}"));
-}
-
-/// Sends numbered frames from `far` to `near`.
-fn send(net: &Net, (far, near): (&str, &str), numbers: Range<u32>) {
-    let to = net.b.inside(|| Interface::find(near).expect("it is there")).mac.expect("a MAC");
-    net.a.inside(|| Sender::on(far).send_all(numbers.map(|i| frame(to, 100, i))));
-}
-
-/// The numbers of the packets of each interface, by name and in order.
-fn numbers_of(files: &[impl AsRef<Path>]) -> BTreeMap<String, Vec<u32>> {
-    let mut numbers: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-    for file in files {
-        let contents = Contents::of(file.as_ref());
-        for packet in contents.packets {
-            let name = contents.interfaces[packet.interface as usize].name.clone();
-            numbers.entry(name.expect("a name")).or_default().push(number_of(&packet.frame));
-        }
-    }
-    for numbers in numbers.values_mut() {
-        numbers.sort_unstable();
-    }
-    numbers
-}
-
-fn tapdeck(words: &[&str], store: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
-    command.arg(words[0]).arg("--dir").arg(store).args(&words[1..]);
-    command.output().expect("the program was built")
-}
-
-fn ctl(store: &Path, words: &[&str]) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
-    let out = command.args(["ctl", "--dir"]).arg(store).args(words).output().expect("it runs");
-    assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
-}
-
-/// `query -i NAME` finds so many packets, and the store is sound.
-fn assert_found(store: &Path, packets: &[(&str, usize)]) {
-    for (name, packets) in packets {
-        let out = tapdeck(&["query", "--count", "-i", name], store);
-        let count = String::from_utf8_lossy(&out.stdout).trim().to_owned();
-        assert_eq!(count, packets.to_string(), "{name}: {}", String::from_utf8_lossy(&out.stderr));
-    }
-    let verified = tapdeck(&["verify"], store);
-    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
-}
-
-/// All that the device received, and at some hooks sent, was seen, dropped by it, or unseen.
-fn assert_law(hook: &str, counters: &Value) {
-    let n = |key| number(counters, key);
-    let moved = n("nic_received") + if hook == "tcx" { n("nic_sent") } else { 0 };
-    assert_eq!(moved, n("seen") + n("nic_dropped") + n("unseen"), "{counters}");
-}
-
-fn assert_laws(hook: &str, stats: &Value) {
-    assert_accounted(stats);
-    assert_law(hook, stats);
-    for counters in stats["interfaces"].as_object().expect("a map").values() {
-        assert_law(hook, counters);
-    }
-}
-
-fn wait_captured(recorder: &Recorder, name: &str, packets: u64) {
-    wait_for(&format!("{packets} packets of {name}"), || {
-        recorder.now()["interfaces"][name]["captured"].as_u64() >= Some(packets)
-    });
-}
+use tapdeck_testkit::{Namespace, wait_for};
+use testbed::later::{
+    Scene, assert_laws, numbers_of, tapdeck, wait_captured, wait_counted, wait_seconds,
+};
+use testbed::recorder::{Contents, Recorder, assert_accounted, number, segments};
 
 fn helper_of(recorder: &Recorder) -> u32 {
     let pid = Pid::from_child(&recorder.program.process.0).as_raw_nonzero();
@@ -111,39 +32,36 @@ fn holdings(pid: u32) -> [usize; 3] {
 /// A later interface at a hook: each packet that is sent once it is told to be recorded is in the
 /// store, and those before are counted. It goes, and comes again.
 fn comes_goes_and_comes_again(hook: &str, flags: &str) {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let line = format!("--hook {hook} {flags} --flush 100ms --dir {}", store.display());
-    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
-    send(&net, ("va", "vb"), 0..10);
+    let scene = Scene::new();
+    let mut recorder = scene.start("v?", &format!("--hook {hook} {flags}"));
+    scene.send(("va", "vb"), 0..10);
     // Stopped, so that some come before it can be recorded.
     recorder.signal(Signal::STOP);
-    plug(&net, "vc", "vd");
-    send(&net, ("vc", "vd"), 1000..1007);
+    scene.plug("vc", "vd");
+    scene.send(("vc", "vd"), 1000..1007);
     recorder.signal(Signal::CONT);
     let line = recorder.wait_to_say("recording vd at hook");
     assert!(line.contains("(fits -i v?)"), "{line}");
     let line = recorder.wait_to_say("before it was recorded");
     assert!(line.contains("vd: it had come up, and 7 packets went unseen"), "{line}");
-    send(&net, ("vc", "vd"), 0..40);
-    send(&net, ("va", "vb"), 10..30);
+    scene.send(("vc", "vd"), 0..40);
+    scene.send(("va", "vb"), 10..30);
     wait_captured(&recorder, "vd", 40);
     wait_captured(&recorder, "vb", 30);
-    unplug(&net, "vd");
+    scene.unplug("vd");
     recorder.wait_to_say("vd is gone");
-    plug(&net, "vc", "vd");
+    scene.plug("vc", "vd");
     recorder.wait_to_say("vd is back");
-    send(&net, ("vc", "vd"), 40..50);
+    scene.send(("vc", "vd"), 40..50);
     wait_captured(&recorder, "vd", 50);
     let stats = recorder.stop();
     assert_laws(hook, &stats);
     assert_eq!(number(&stats["interfaces"]["vd"], "unseen"), 7, "{stats}");
-    let found = numbers_of(&segments(&store));
+    let found = scene.found();
     assert_eq!(found["vd"], (0..50).collect::<Vec<_>>(), "{hook}");
     assert_eq!(found["vb"], (0..30).collect::<Vec<_>>(), "{hook}");
-    assert_found(&store, &[("vd", 50), ("vb", 30)]);
-    let stat = tapdeck(&["stat"], &store);
+    scene.assert_found(&[("vd", 50), ("vb", 30)]);
+    let stat = tapdeck(&["stat"], &scene.store());
     let stat = String::from_utf8_lossy(&stat.stdout).into_owned();
     assert!(stat.contains("the interface had come up, and was not recorded yet"), "{stat}");
 }
@@ -162,23 +80,19 @@ fn an_interface_that_comes_later_is_recorded_at_tcx() {
 #[test]
 fn an_interface_that_comes_later_is_recorded_by_sockets() {
     for (hook, flags) in [("tpacket", ""), ("recv", ""), ("afxdp", "--deliver consume")] {
-        let net = Net::new();
-        let dir = tempfile::tempdir().expect("a directory");
-        let store = dir.path().join("store");
-        let line = format!("--hook {hook} {flags} --flush 100ms --dir {}", store.display());
-        let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
-        plug(&net, "vc", "vd");
-        recorder.wait_to_say("recording vd at hook");
-        send(&net, ("vc", "vd"), 0..40);
-        send(&net, ("va", "vb"), 0..30);
+        let scene = Scene::new();
+        let mut recorder = scene.start("v?", &format!("--hook {hook} {flags}"));
+        scene.comes(&mut recorder, ("vc", "vd"));
+        scene.send(("vc", "vd"), 0..40);
+        scene.send(("va", "vb"), 0..30);
         wait_captured(&recorder, "vd", 40);
         wait_captured(&recorder, "vb", 30);
         let stats = recorder.stop();
         assert_accounted(&stats);
-        let found = numbers_of(&segments(&store));
+        let found = scene.found();
         assert_eq!(found["vd"], (0..40).collect::<Vec<_>>(), "{hook}");
         assert_eq!(found["vb"], (0..30).collect::<Vec<_>>(), "{hook}");
-        assert_found(&store, &[("vd", 40), ("vb", 30)]);
+        scene.assert_found(&[("vd", 40), ("vb", 30)]);
     }
 }
 
@@ -186,47 +100,38 @@ fn an_interface_that_comes_later_is_recorded_by_sockets() {
 /// are rotated in between.
 #[test]
 fn what_is_in_force_is_in_force_for_those_that_come() {
-    let net = Net::new();
-    let dir = tempfile::tempdir_in("/var/tmp").expect("a directory");
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(dir.path(), open).expect("it is ours");
-    let store = dir.path().join("store");
-    let line = format!("--hook tcx --user nobody --flush 100ms --dir {}", store.display());
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let words = [&words[..], &["--filter", "udp and ether[45] < 20"]].concat();
-    let mut recorder = Recorder::start_with(&net, "any", dir.path(), &words);
-    plug(&net, "vc", "vd");
-    recorder.wait_to_say("recording vd at hook");
-    send(&net, ("vc", "vd"), 0..40);
+    let scene = Scene::new();
+    let flags = ["--hook", "tcx", "--user", "nobody", "--filter", "udp and ether[45] < 20"];
+    let mut recorder = scene.start_with("any", &flags);
+    scene.comes(&mut recorder, ("vc", "vd"));
+    scene.send(("vc", "vd"), 0..40);
     wait_captured(&recorder, "vd", 20);
-    ctl(&store, &["filter", "udp and ether[45] >= 20"]);
-    ctl(&store, &["rotate"]);
-    send(&net, ("vc", "vd"), 0..40);
+    scene.tell(&["filter", "udp and ether[45] >= 20"]);
+    scene.tell(&["rotate"]);
+    scene.send(("vc", "vd"), 0..40);
     wait_captured(&recorder, "vd", 40);
-    plug(&net, "ve", "vj");
-    recorder.wait_to_say("recording vj at hook");
-    send(&net, ("ve", "vj"), 0..40);
+    scene.comes(&mut recorder, ("ve", "vj"));
+    scene.send(("ve", "vj"), 0..40);
     wait_captured(&recorder, "vj", 20);
-    ctl(&store, &["snaplen", "60"]);
-    plug(&net, "vg", "vh");
-    recorder.wait_to_say("recording vh at hook");
-    send(&net, ("vg", "vh"), 30..35);
+    scene.tell(&["snaplen", "60"]);
+    scene.comes(&mut recorder, ("vg", "vh"));
+    scene.send(("vg", "vh"), 30..35);
     wait_captured(&recorder, "vh", 5);
     let stats = recorder.stop();
     assert_laws("tcx", &stats);
     assert_eq!(number(&stats["interfaces"]["vj"], "filtered"), 20, "{stats}");
     assert_eq!(stats["interfaces"]["vj"]["filter"], "udp and ether[45] >= 20");
-    assert_found(&store, &[("vd", 40), ("vj", 20), ("vh", 5)]);
-    let cut = |file: &std::path::PathBuf| {
+    scene.assert_found(&[("vd", 40), ("vj", 20), ("vh", 5)]);
+    let cut = |file: &PathBuf| {
         let contents = Contents::of(file);
         let of = |id: u32| contents.interfaces[id as usize].name.clone();
         let packets =
             contents.packets.iter().filter(|packet| of(packet.interface) == Some("vh".into()));
         packets.map(|packet| packet.frame.len()).collect::<Vec<_>>()
     };
-    assert_eq!(segments(&store).iter().flat_map(cut).collect::<Vec<_>>(), [60; 5]);
+    assert_eq!(segments(&scene.store()).iter().flat_map(cut).collect::<Vec<_>>(), [60; 5]);
     // Segments tell the filter that each interface had.
-    let last = segments(&store).pop().expect("a segment");
+    let last = segments(&scene.store()).pop().expect("a segment");
     let interfaces = Contents::of(&last).interfaces;
     let vj = interfaces.iter().find(|i| i.name.as_deref() == Some("vj")).expect("described");
     assert!(vj.filter.as_deref().is_some_and(|f| f.contains(">= 20")), "{vj:?}");
@@ -235,47 +140,38 @@ fn what_is_in_force_is_in_force_for_those_that_come() {
 /// Rules and a cutoff judge the packets of those that come, and rules are exchanged there, too.
 #[test]
 fn rules_judge_those_that_come() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let rules = dir.path().join("rules");
+    let scene = Scene::new();
+    let rules = scene.dir.path().join("rules");
     fs::write(&rules, "accept src any dst any sport any dport 9 proto udp\n").expect("written");
-    let flags = ["--hook", "xdp", "--flush", "100ms", "--rules", rules.to_str().expect("UTF-8")];
-    let flags = [&flags[..], &["--dir", store.to_str().expect("UTF-8")]].concat();
-    let mut recorder = Recorder::start_with(&net, "v?", dir.path(), &flags);
-    plug(&net, "vc", "vd");
-    recorder.wait_to_say("recording vd at hook");
-    send(&net, ("vc", "vd"), 0..20);
+    let flags = ["--hook", "xdp", "--rules", rules.to_str().expect("UTF-8")];
+    let mut recorder = scene.start_with("v?", &flags);
+    scene.comes(&mut recorder, ("vc", "vd"));
+    scene.send(("vc", "vd"), 0..20);
     wait_captured(&recorder, "vd", 20);
     fs::write(&rules, "accept src any dst any sport any dport 10 proto udp\n").expect("written");
-    ctl(&store, &["rules", "replace", rules.to_str().expect("UTF-8")]);
-    send(&net, ("vc", "vd"), 20..40);
-    plug(&net, "ve", "vj");
-    recorder.wait_to_say("recording vj at hook");
-    send(&net, ("ve", "vj"), 0..10);
-    wait_for("both to refuse them", || {
-        let refused = |name: &str| recorder.now()["interfaces"][name]["filtered"].as_u64();
-        refused("vd") == Some(20) && refused("vj") == Some(10)
-    });
+    scene.tell(&["rules", "replace", rules.to_str().expect("UTF-8")]);
+    scene.send(("vc", "vd"), 20..40);
+    scene.comes(&mut recorder, ("ve", "vj"));
+    scene.send(("ve", "vj"), 0..10);
+    wait_counted(&recorder, "vd", "filtered", 20);
+    wait_counted(&recorder, "vj", "filtered", 10);
     let stats = recorder.stop();
     assert_laws("xdp", &stats);
-    assert_eq!(numbers_of(&segments(&store))["vd"], (0..20).collect::<Vec<_>>());
+    assert_eq!(scene.found()["vd"], (0..20).collect::<Vec<_>>());
     assert_eq!(number(&stats["interfaces"]["vj"], "rules"), 1, "{stats}");
 }
 
 /// One file has no segments: who comes later is described where it comes.
 #[test]
 fn a_file_describes_those_that_come() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("one.pcapng");
+    let scene = Scene::new();
+    let file = scene.dir.path().join("one.pcapng");
     let line = format!("--hook xdp --flush 100ms -w {}", file.display());
-    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
-    send(&net, ("va", "vb"), 0..10);
+    let mut recorder = Recorder::start_on(&scene.net, "v?", scene.dir.path(), &line);
+    scene.send(("va", "vb"), 0..10);
     wait_captured(&recorder, "vb", 10);
-    plug(&net, "vc", "vd");
-    recorder.wait_to_say("recording vd at hook");
-    send(&net, ("vc", "vd"), 0..40);
+    scene.comes(&mut recorder, ("vc", "vd"));
+    scene.send(("vc", "vd"), 0..40);
     wait_captured(&recorder, "vd", 40);
     let stats = recorder.stop();
     assert_laws("xdp", &stats);
@@ -304,21 +200,17 @@ fn a_file_describes_those_that_come() {
 /// come, and each is accounted for under its name.
 #[test]
 fn those_that_go_leave_nothing_behind() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let line = format!("--hook xdp --ring-bytes 4MiB --flush 100ms --dir {}", store.display());
-    let mut recorder = Recorder::start_on(&net, "v*", dir.path(), &line);
+    let scene = Scene::new();
+    let mut recorder = scene.start("v*", "--hook xdp --ring-bytes 4MiB");
     let pid = Pid::from_child(&recorder.program.process.0).as_raw_nonzero().get().cast_unsigned();
     let mut holds = Vec::new();
     let all: Vec<u32> = (0..6).collect();
     for i in &all {
         let near = format!("vn{i}");
-        plug(&net, "vc", &near);
-        recorder.wait_to_say(&format!("recording {near} at hook"));
-        send(&net, ("vc", &near), i * 10..i * 10 + 10);
+        scene.comes(&mut recorder, ("vc", &near));
+        scene.send(("vc", &near), i * 10..i * 10 + 10);
         wait_captured(&recorder, &near, 10);
-        unplug_for_good(&net, &mut recorder, &near);
+        scene.goes_for_good(&mut recorder, &near);
         holds.push([holdings(pid), holdings(helper_of(&recorder))]);
     }
     // From the third on they take the places of those before. One descriptor more may be open for a
@@ -330,55 +222,37 @@ fn those_that_go_leave_nothing_behind() {
     let stats = recorder.stop();
     assert_laws("xdp", &stats);
     assert!(ring_bytes < 4 * (4 << 20), "vb and two places: {ring_bytes}");
-    let found = numbers_of(&segments(&store));
+    let found = scene.found();
     for i in &all {
         let near = format!("vn{i}");
         assert_eq!(number(&stats["interfaces"][&near], "captured"), 10, "{stats}");
         assert_eq!(found[&near], (i * 10..i * 10 + 10).collect::<Vec<_>>());
-        assert_found(&store, &[(&near, 10)]);
+        scene.assert_found(&[(&near, 10)]);
     }
-}
-
-/// Waits until the recorder has looked at the interfaces for so many more seconds.
-fn wait_seconds(recorder: &Recorder, seconds: u64) {
-    let then = number(&recorder.now(), "elapsed_s");
-    wait_for("looks", || number(&recorder.now(), "elapsed_s") > then + seconds);
-}
-
-/// Has an interface go whose place others may have from now on.
-fn unplug_for_good(net: &Net, recorder: &mut Recorder, near: &str) {
-    unplug(net, near);
-    recorder.wait_to_say(&format!("{near} is gone"));
-    wait_seconds(recorder, 4);
 }
 
 /// One that gets the name of an interface that is gone is the same as before, and has one hook.
 #[test]
 fn an_interface_that_gets_the_name_of_another_is_recorded_once() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
-    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
-    plug(&net, "vc", "vd");
-    recorder.wait_to_say("recording vd at hook");
-    send(&net, ("vc", "vd"), 0..10);
+    let scene = Scene::new();
+    let mut recorder = scene.start("v?", "--hook tcx");
+    scene.comes(&mut recorder, ("vc", "vd"));
+    scene.send(("vc", "vd"), 0..10);
     wait_captured(&recorder, "vd", 10);
-    plug(&net, "ve", "vx");
-    recorder.wait_to_say("recording vx at hook");
-    unplug(&net, "vd");
+    scene.comes(&mut recorder, ("ve", "vx"));
+    scene.unplug("vd");
     recorder.wait_to_say("vd is gone");
-    net.b.run("ip link set vx down");
-    net.b.run("ip link set vx name vd");
-    net.b.run("ip link set vd up");
+    scene.net.b.run("ip link set vx down");
+    scene.net.b.run("ip link set vx name vd");
+    scene.net.b.run("ip link set vd up");
     wait_seconds(&recorder, 2);
-    send(&net, ("ve", "vd"), 10..32);
+    scene.send(("ve", "vd"), 10..32);
     wait_captured(&recorder, "vd", 32);
     let stats = recorder.stop();
     assert_laws("tcx", &stats);
     let vd = &stats["interfaces"]["vd"];
     assert_eq!((number(vd, "captured"), number(vd, "unseen")), (32, 0), "{stats}");
-    let mut found: Vec<u32> = numbers_of(&segments(&store)).into_values().flatten().collect();
+    let mut found: Vec<u32> = scene.found().into_values().flatten().collect();
     found.sort_unstable();
     assert_eq!(found, (0..32).collect::<Vec<_>>());
 }
@@ -387,16 +261,12 @@ fn an_interface_that_gets_the_name_of_another_is_recorded_once() {
 /// recordable, the interface that was there before is recorded when it is back.
 #[test]
 fn a_place_that_a_newcomer_could_not_have_stays_that_of_the_one_before() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
-    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    let scene = Scene::new();
+    let mut recorder = scene.start("v?", "--hook tcx");
     for (far, near) in [("vc", "vd"), ("ve", "vj")] {
-        plug(&net, far, near);
-        recorder.wait_to_say(&format!("recording {near} at hook"));
+        scene.comes(&mut recorder, (far, near));
     }
-    unplug_for_good(&net, &mut recorder, "vd");
+    scene.goes_for_good(&mut recorder, "vd");
     // Its maps are too many descriptors more.
     let pid = Pid::from_child(&recorder.program.process.0);
     let is_free = |number: &u64| {
@@ -408,76 +278,67 @@ fn a_place_that_a_newcomer_could_not_have_stays_that_of_the_one_before() {
         maximum: getrlimit(Resource::Nofile).maximum,
     };
     let before = prlimit(Some(pid), Resource::Nofile, limit).expect("the limit is ours");
-    plug(&net, "vg", "vh");
+    scene.plug("vg", "vh");
     recorder.wait_to_say("vh came up and fits -i v?: it is not recorded");
     prlimit(Some(pid), Resource::Nofile, before).expect("the limit is ours");
-    unplug(&net, "vh");
-    plug(&net, "vc", "vd");
+    scene.unplug("vh");
+    scene.plug("vc", "vd");
     recorder.wait_to_say("vd is back");
-    send(&net, ("vc", "vd"), 0..10);
+    scene.send(("vc", "vd"), 0..10);
     wait_captured(&recorder, "vd", 10);
     let stats = recorder.stop();
     assert_laws("tcx", &stats);
-    assert_eq!(numbers_of(&segments(&store))["vd"], (0..10).collect::<Vec<_>>());
+    assert_eq!(scene.found()["vd"], (0..10).collect::<Vec<_>>());
 }
 
 /// What a device has counted before is no news when it is back, also where its place is another
 /// one's by then.
 #[test]
 fn a_device_that_comes_back_without_its_place_goes_on_counting() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let line = format!("--hook xdp --flush 100ms --dir {}", store.display());
-    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
+    let scene = Scene::new();
+    let mut recorder = scene.start("v?", "--hook xdp");
     for (far, near) in [("vc", "vd"), ("ve", "vj")] {
-        plug(&net, far, near);
-        recorder.wait_to_say(&format!("recording {near} at hook"));
+        scene.comes(&mut recorder, (far, near));
     }
-    send(&net, ("vc", "vd"), 0..10);
+    scene.send(("vc", "vd"), 0..10);
     wait_captured(&recorder, "vd", 10);
-    net.b.run(&format!("ip link set vd netns {}", net.a.name()));
+    scene.net.b.run(&format!("ip link set vd netns {}", scene.net.a.name()));
     recorder.wait_to_say("vd is gone");
     wait_seconds(&recorder, 4);
-    plug(&net, "vg", "vh");
-    recorder.wait_to_say("recording vh at hook");
-    net.a.run(&format!("ip link set vd netns {}", net.b.name()));
+    scene.comes(&mut recorder, ("vg", "vh"));
+    scene.net.a.run(&format!("ip link set vd netns {}", scene.net.b.name()));
     // Stopped, so that some come before it can be recorded.
     recorder.signal(Signal::STOP);
-    net.b.run("ip link set vd up");
+    scene.net.b.run("ip link set vd up");
     wait_for("both ends to be up", || {
         let is_up = |net: &Namespace, name: &str| {
             net.inside(|| Interface::find(name).is_ok_and(|i| i.running))
         };
-        is_up(&net.a, "vc") && is_up(&net.b, "vd")
+        is_up(&scene.net.a, "vc") && is_up(&scene.net.b, "vd")
     });
-    send(&net, ("vc", "vd"), 1000..1007);
+    scene.send(("vc", "vd"), 1000..1007);
     recorder.signal(Signal::CONT);
     recorder.wait_to_say("recording vd at hook");
-    send(&net, ("vc", "vd"), 10..20);
+    scene.send(("vc", "vd"), 10..20);
     wait_captured(&recorder, "vd", 20);
     let stats = recorder.stop();
     assert_laws("xdp", &stats);
     assert_eq!(number(&stats["interfaces"]["vd"], "unseen"), 7, "{stats}");
-    assert_eq!(numbers_of(&segments(&store))["vd"], (0..20).collect::<Vec<_>>());
+    assert_eq!(scene.found()["vd"], (0..20).collect::<Vec<_>>());
 }
 
 /// A name is no one's for good: what comes under it may have frames of another form.
 #[test]
 fn a_name_that_comes_back_with_another_link_type_is_recorded() {
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
-    let store = dir.path().join("store");
-    let line = format!("--hook tcx --flush 100ms --dir {}", store.display());
-    let mut recorder = Recorder::start_on(&net, "v?", dir.path(), &line);
-    plug(&net, "vc", "vd");
-    recorder.wait_to_say("recording vd at hook");
-    send(&net, ("vc", "vd"), 0..10);
+    let scene = Scene::new();
+    let mut recorder = scene.start("v?", "--hook tcx");
+    scene.comes(&mut recorder, ("vc", "vd"));
+    scene.send(("vc", "vd"), 0..10);
     wait_captured(&recorder, "vd", 10);
-    unplug(&net, "vd");
+    scene.unplug("vd");
     recorder.wait_to_say("vd is gone");
-    net.b.run("ip tuntap add vd mode tun");
-    net.b.run("ip link set vd up");
+    scene.net.b.run("ip tuntap add vd mode tun");
+    scene.net.b.run("ip link set vd up");
     recorder.wait_to_say("recording vd at hook");
     wait_for("its hook", || recorder.now()["interfaces"]["vd"]["attached"] == true);
     let stats = recorder.stop();
@@ -490,13 +351,12 @@ fn a_name_that_comes_back_with_another_link_type_is_recorded() {
 #[test]
 fn so_many_at_one_time_are_recorded() {
     const MOST: usize = 64;
-    let net = Net::new();
-    let dir = tempfile::tempdir().expect("a directory");
+    let scene = Scene::new();
     let line = "--hook recv --ring-bytes 256KiB --block-bytes 64KiB --snaplen 2048 --no-store";
-    let mut recorder = Recorder::start_on(&net, "v*", dir.path(), line);
+    let mut recorder = Recorder::start_on(&scene.net, "v*", scene.dir.path(), line);
     for i in 0..=MOST {
-        net.b.run(&format!("ip link add vm{i} type veth peer name far{i}"));
-        net.b.run(&format!("ip link set vm{i} up"));
+        scene.net.b.run(&format!("ip link add vm{i} type veth peer name far{i}"));
+        scene.net.b.run(&format!("ip link set vm{i} up"));
     }
     let line = recorder.wait_to_say("is not recorded: ");
     let why = "64 interfaces that came later are recorded, the most at one time";
@@ -504,7 +364,7 @@ fn so_many_at_one_time_are_recorded() {
     let left_out = line.split_whitespace().find(|word| word.starts_with("vm")).expect("a name");
     let recorded = || recorder.now()["interfaces"].as_object().expect("a map").len();
     wait_for("the others", || recorded() == MOST + 1);
-    unplug(&net, if left_out == "vm3" { "vm4" } else { "vm3" });
+    scene.unplug(if left_out == "vm3" { "vm4" } else { "vm3" });
     wait_for("the one that was left out", || {
         recorder.now()["interfaces"][left_out]["attached"] == true
     });
@@ -513,23 +373,110 @@ fn so_many_at_one_time_are_recorded() {
     assert_eq!(stats["interfaces"].as_object().expect("a map").len(), MOST + 2);
 }
 
-/// What is pinned is settled at the start, and a lasting recording says so.
+/// A program of netfilter looks at one interface, so those that come have programs of their own.
 #[test]
-fn a_lasting_recording_tells_of_those_it_does_not_record() {
-    let bench = Bench::new();
-    let mut command = bench.net.b.command(env!("CARGO_BIN_EXE_tapdeck"));
-    command.env("TAPDECK_PERSIST", bench.pins());
-    command.args(["record", "-i", "v?", "--hook", "tcx", "--persist", "it", "--dir"]);
-    command.arg(bench.dir.path().join("store"));
-    let mut program = Talking::start(command.stdout(Stdio::null()));
-    program.wait_to_say("recording vb");
-    plug(&bench.net, "vc", "vd");
-    let line = program.wait_to_say("vd came up and fits -i v?");
-    assert!(line.contains("with --persist it is not recorded before"), "{line}");
-    program.process.signal(Signal::INT);
-    let (status, said) = program.end();
-    assert!(
-        status.success() && !said.iter().any(|line| line.contains("recording vd")),
-        "{said:#?}"
-    );
+fn an_interface_that_comes_later_is_recorded_at_netfilter() {
+    let scene = Scene::new();
+    // It sees what IP would take.
+    scene.net.b.run("ip addr add 10.213.0.2/24 dev vb");
+    let mut recorder = scene.start("v?", "--hook netfilter");
+    scene.comes(&mut recorder, ("vc", "vd"));
+    scene.net.b.run("ip addr add 10.213.1.2/24 dev vd");
+    scene.send(("vc", "vd"), 0..40);
+    scene.send(("va", "vb"), 0..30);
+    wait_captured(&recorder, "vd", 40);
+    wait_captured(&recorder, "vb", 30);
+    let stats = recorder.stop();
+    assert_accounted(&stats);
+    let found = scene.found();
+    assert_eq!(found["vd"], (0..40).collect::<Vec<_>>());
+    assert_eq!(found["vb"], (0..30).collect::<Vec<_>>());
+}
+
+/// Flows of those that come are cut off, as long as it is told so by then.
+#[test]
+fn flows_of_those_that_come_are_cut_off() {
+    let scene = Scene::new();
+    let config = scene.dir.path().join("record.toml");
+    let cutoff = |bytes: u32| {
+        fs::write(&config, format!("cutoff = {bytes}\n")).expect("written");
+    };
+    cutoff(1000);
+    let flags = ["--hook", "xdp", "--config", config.to_str().expect("UTF-8")];
+    let mut recorder = scene.start_with("v?", &flags);
+    scene.comes(&mut recorder, ("vc", "vd"));
+    // Frames of 100 bytes, all of one flow.
+    scene.send(("vc", "vd"), 0..40);
+    wait_counted(&recorder, "vd", "seen", 40);
+    cutoff(2000);
+    scene.tell(&["reload"]);
+    scene.comes(&mut recorder, ("ve", "vj"));
+    scene.send(("ve", "vj"), 0..40);
+    wait_counted(&recorder, "vj", "seen", 40);
+    let stats = recorder.stop();
+    assert_laws("xdp", &stats);
+    let of = |name: &str, key| number(&stats["interfaces"][name], key);
+    assert!(of("vd", "cutoff") > 0 && of("vd", "cutoff") > of("vj", "cutoff"), "{stats}");
+    assert!(of("vj", "cutoff") > 0, "{stats}");
+    let found = scene.found();
+    assert_eq!(found["vd"], (0..of("vd", "captured") as u32).collect::<Vec<_>>());
+    assert_eq!(found["vj"], (0..of("vj", "captured") as u32).collect::<Vec<_>>());
+}
+
+/// A ring of one that comes is nearly full, and its payload goes first.
+#[test]
+fn payload_of_those_that_come_is_shed() {
+    let scene = Scene::new();
+    let line = "--hook xdp --on-overload shed --shed-to 64 --ring-bytes 256KiB --block-bytes 64KiB \
+                --snaplen 2048";
+    let mut recorder = scene.start("v?", line);
+    scene.comes(&mut recorder, ("vc", "vd"));
+    // Stopped, so that nobody empties the ring.
+    recorder.signal(Signal::STOP);
+    scene.send(("vc", "vd"), 0..1600);
+    recorder.signal(Signal::CONT);
+    wait_counted(&recorder, "vd", "seen", 1600);
+    let stats = recorder.stop();
+    assert_laws("xdp", &stats);
+    let vd = &stats["interfaces"]["vd"];
+    assert!(number(vd, "shed_packets") > 0, "{stats}");
+    assert_eq!(number(vd, "shed_bytes"), 36 * number(vd, "shed_packets"), "{stats}");
+    let shed = |file: &PathBuf| Contents::of(file).packets.iter().filter(|p| p.shed > 0).count();
+    let shed: usize = segments(&scene.store()).iter().map(shed).sum();
+    assert_eq!(shed as u64, number(vd, "shed_packets"));
+}
+
+/// What a configuration says that is read again is in force for those that come after it.
+#[test]
+fn a_configuration_that_is_read_again_is_that_of_those_that_come() {
+    let scene = Scene::new();
+    let config = scene.dir.path().join("record.toml");
+    let filter = |filter: &str| {
+        fs::write(&config, format!("filter = \"{filter}\"\n")).expect("written");
+    };
+    filter("udp and ether[45] < 20");
+    let flags = ["--hook", "tcx", "--config", config.to_str().expect("UTF-8")];
+    let mut recorder = scene.start_with("v?", &flags);
+    scene.comes(&mut recorder, ("vc", "vd"));
+    scene.send(("vc", "vd"), 0..40);
+    wait_counted(&recorder, "vd", "filtered", 20);
+    filter("udp and ether[45] >= 30");
+    recorder.signal(Signal::HUP);
+    wait_for("the other filter", || {
+        recorder.now()["interfaces"]["vd"]["filter"] == "udp and ether[45] >= 30"
+    });
+    scene.comes(&mut recorder, ("ve", "vj"));
+    scene.send(("ve", "vj"), 0..40);
+    wait_counted(&recorder, "vj", "filtered", 30);
+    filter("udp and ether[45] >= 35");
+    scene.tell(&["reload"]);
+    scene.comes(&mut recorder, ("vg", "vh"));
+    scene.send(("vg", "vh"), 0..40);
+    wait_counted(&recorder, "vh", "filtered", 35);
+    let stats = recorder.stop();
+    assert_laws("tcx", &stats);
+    let found = scene.found();
+    assert_eq!(found["vd"], (0..20).collect::<Vec<_>>());
+    assert_eq!(found["vj"], (30..40).collect::<Vec<_>>());
+    assert_eq!(found["vh"], (35..40).collect::<Vec<_>>());
 }

@@ -314,7 +314,7 @@ fn another_layout_is_refused_and_what_waits_in_it_is_counted() {
     assert!(listed["error"].as_str().is_some_and(|e| e.contains("30 packets wait")), "{listed}");
 
     // It was left as it was, so the version that it is of goes on with it.
-    as_layout("3");
+    as_layout("4");
     let recorder = bench.start("--hook xdp");
     recorder.wait_for_captured(50);
     recorder.stop();

@@ -138,20 +138,26 @@ impl PinnedMaps {
 }
 
 /// What a process needs that reads rings which programs of its helper fill.
-pub(crate) struct HandedOver([OwnedFd; 8]);
+pub(crate) struct HandedOver {
+    fds: [OwnedFd; 8],
+    /// Where the reader notes what it has taken, of rings that outlive it.
+    noted: Option<OwnedFd>,
+}
 
 impl HandedOver {
-    /// How many descriptors there are.
-    pub(crate) const COUNT: usize = 8;
+    /// How many descriptors there are at most.
+    pub(crate) const COUNT: usize = 9;
 
     /// Returns the descriptors, for the other process.
     pub(crate) fn into_fds(self) -> Vec<OwnedFd> {
-        self.0.into()
+        self.fds.into_iter().chain(self.noted).collect()
     }
 
-    /// Takes the descriptors that came; `None` where they are not as many.
-    pub(crate) fn of(fds: Vec<OwnedFd>) -> Option<Self> {
-        fds.try_into().ok().map(Self)
+    /// Takes the descriptors that came; `None` where they are not as many as they are for rings
+    /// that last, or do not.
+    pub(crate) fn of(mut fds: Vec<OwnedFd>, lasts: bool) -> Option<Self> {
+        let noted = if lasts { Some(fds.pop()?) } else { None };
+        Some(Self { fds: fds.try_into().ok()?, noted })
     }
 }
 
@@ -221,10 +227,20 @@ fn open(programs: &[Program], others: &[&str], params: &Params) -> io::Result<Op
     Ok(object)
 }
 
+/// Pins the table of flows that programs cut off, where they have one, and none is pinned.
+fn pin_flows(loaded: &LoadedObject, place: &Place) -> io::Result<()> {
+    let path = place.path(flows::MAP);
+    match flows::place_of(&loaded.object) {
+        Ok(made) if !path.exists() => pins::pin(made.as_fd(), &path),
+        _ => Ok(()),
+    }
+}
+
 /// Maps rings and their control, of the maps in the order of [`PINNED`].
 fn mapped(
     g: Geometry,
     [rings, data, release, control, shed, cuts, wakes]: [BorrowedFd<'_>; 7],
+    noted: Option<&OwnedFd>,
 ) -> io::Result<(Vec<Arc<RingMemory>>, Control)> {
     let n = g.nrings as usize;
     let mapped = |fd: BorrowedFd<'_>, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
@@ -238,7 +254,10 @@ fn mapped(
     let shed = mapped(shed, n * SHED, false)?;
     let cuts = mapped(cuts, n * CUT, false)?;
     let waker = Arc::new(WakesMap::of(wakes)?);
-    let rings = RingMemory::set(g, &rings, &data, &release);
+    let mut rings = RingMemory::set(g, &rings, &data, &release);
+    if let Some(noted) = noted {
+        rings = RingMemory::noting_in(rings, &mapped(noted.as_fd(), g.noted_bytes(), true)?);
+    }
     let rings = RingMemory::counting_in(rings, &shed, &cuts);
     let rings = RingMemory::woken_by(rings, &waker);
     Ok((rings.into_iter().map(Arc::new).collect(), control))
@@ -268,7 +287,7 @@ impl Loaded {
         let (rings, data, release) = (rings?, data?, release?);
         let (control, shed, cuts, wakes) = (control?, shed?, cuts?, wakes?);
         let maps = [&rings, &data, &release, &control, &shed, &cuts, &wakes].map(AsFd::as_fd);
-        let (rings, control) = mapped(params.geometry, maps)?;
+        let (rings, control) = mapped(params.geometry, maps, None)?;
         control.draw_seed();
         let programs = Programs::Here(loaded);
         Ok((Self { programs, rings, control: control.clone(), _polls: polls }, control))
@@ -282,21 +301,24 @@ impl Loaded {
         handed: HandedOver,
         geometry: Geometry,
     ) -> io::Result<(Self, Control)> {
-        let HandedOver([rings, data, release, control, shed, cuts, wakes, flush]) = handed;
+        let HandedOver { fds, noted } = handed;
+        let [rings, data, release, control, shed, cuts, wakes, flush] = fds;
         let maps = [&rings, &data, &release, &control, &shed, &cuts, &wakes].map(AsFd::as_fd);
-        let (rings, control) = mapped(geometry, maps)?;
+        let (rings, control) = mapped(geometry, maps, noted.as_ref())?;
         let programs = Programs::Helped { flush };
         Ok((Self { programs, rings, control: control.clone(), _polls: None }, control))
     }
 
-    /// Returns what another process needs that is to read the rings.
-    pub(crate) fn hand_over(&self) -> io::Result<HandedOver> {
+    /// Returns what another process needs that is to read the rings, which may be pinned at a place.
+    pub(crate) fn hand_over(&self, place: Option<&Place>) -> io::Result<HandedOver> {
         let object = &self.programs.here()?.object;
         let fd = |name| -> io::Result<OwnedFd> { map(object, name)?.as_fd().try_clone_to_owned() };
         let maps = PINNED.map(|(_, name)| fd(name));
         let [rings, data, release, control, shed, cuts, wakes] = maps;
         let flush = program(object, FLUSH)?.as_fd().try_clone_to_owned();
-        Ok(HandedOver([rings?, data?, release?, control?, shed?, cuts?, wakes?, flush?]))
+        let fds = [rings?, data?, release?, control?, shed?, cuts?, wakes?, flush?];
+        let noted = place.map(|place| pins::open(&place.path(NOTED))).transpose()?;
+        Ok(HandedOver { fds, noted })
     }
 
     /// Loads programs over the maps of a lasting recording. Those of its owner before are taken
@@ -327,9 +349,7 @@ impl Loaded {
         if params.cutoff > 0 {
             flows::make_of(&loaded.object)?;
         }
-        if let (None, Ok(made)) = (table, flows::place_of(&loaded.object)) {
-            pin_anew(made.as_fd(), &place.path(flows::MAP))?;
-        }
+        pin_flows(&loaded, place)?;
         let pinned = match found {
             Some(found) => found.with_wakes(&loaded.object, place)?,
             None => PinnedMaps::pin(&loaded.object, params.geometry, place)?,
@@ -363,6 +383,11 @@ impl Loaded {
             Programs::Here(before) => Ok(Replaced(before)),
             Programs::Helped { .. } => unreachable!("their maps were found here"),
         }
+    }
+
+    /// Has the next owner go on with the table of flows that programs cut off which were loaded anew.
+    pub(crate) fn pin_flows(&self, place: &Place) -> io::Result<()> {
+        pin_flows(self.programs.here()?, place)
     }
 
     /// Takes the programs again that [`Loaded::reload`] has replaced.

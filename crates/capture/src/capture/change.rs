@@ -157,7 +157,7 @@ impl Capture {
     /// Stops taking packets until [`Capture::resume`]. What the device counts meanwhile is left out
     /// of [`Capture::nic`].
     pub fn pause(&mut self) {
-        if !self.paused {
+        if !self.paused && !self.has_left {
             self.device.refresh();
             self.device.pause();
             self.stop();

@@ -99,6 +99,7 @@ impl KernelHook {
                 let judged = Params { judged: true, ..self.params };
                 let replaced = self.loaded.reload(self.programs, &judged, &self.filters);
                 self.before = Some(replaced.map_err(Fault::Load)?);
+                self.pin_flows();
                 self.images = Some(self.loaded.images().map_err(Fault::Place)?);
                 false
             }
@@ -130,6 +131,13 @@ impl KernelHook {
             Request::MakeFlows => {
                 let images = self.images.as_mut().ok_or_else(no_rules)?;
                 images.places.make_flows().map_err(Fault::Place)?;
+                false
+            }
+            Request::GiveUp => {
+                self.detach();
+                if let Some(place) = self.place.take() {
+                    place.remove_pins().map_err(Fault::Place)?;
+                }
                 false
             }
             Request::OpenSocket { .. }
@@ -167,6 +175,10 @@ impl KernelHook {
 
     pub(super) fn detach(&mut self) {
         std::mem::take(&mut self.links).detach();
+        if let Some(place) = &self.place {
+            // What an owner before has left may stand though this one has attached nothing.
+            place.links().remove();
+        }
         kernel::wait_for_running_programs();
     }
 
@@ -182,6 +194,7 @@ impl KernelHook {
     fn change(&mut self, changed: Params, filters: Filters) -> Result<(), Fault> {
         let reloaded = self.loaded.reload(self.programs, &changed, &filters);
         let before = reloaded.map_err(Fault::Load)?;
+        self.pin_flows();
         if let Err(e) = self.exchange() {
             self.put_back(before);
             return Err(Fault::Place(e));
@@ -189,6 +202,14 @@ impl KernelHook {
         kernel::wait_for_running_programs();
         (self.filters, self.params) = (filters, changed);
         Ok(())
+    }
+
+    /// Keeps the table of flows that the programs cut off by now for the next owner.
+    fn pin_flows(&self) {
+        if let Some(place) = &self.place {
+            // Where that cannot be, the next owner begins with another one.
+            let _ = self.loaded.pin_flows(place);
+        }
     }
 
     /// Puts programs back after a change that failed, also at those links that took a changed

@@ -28,7 +28,7 @@ use crate::hook::{TakenBy, XdpMode};
 use crate::interface::{Interface, NicCounters};
 use crate::memory::check_memory;
 use crate::persist::state::Entry;
-use crate::persist::{Persist, Place};
+use crate::persist::{PastAccount, Persist, Place};
 use crate::ring::{Cut, Geometry, RingMemory, RingReader};
 use crate::ring_count::wanted_rings;
 use crate::socket::SocketHook;
@@ -58,6 +58,8 @@ pub struct Capture {
     presence: Presence,
     paused: bool,
     lasting: Option<Lasting>,
+    /// Whether the interface has left its place in a lasting recording.
+    has_left: bool,
     /// The place at the helper, as long as that is not settled.
     opened: Option<OpenedPlace>,
     /// Bytes kept of a packet now; `config.snaplen` is what the rings were made for.
@@ -71,7 +73,16 @@ struct Lasting {
     place: Place,
     /// A hash of what the programs were told.
     told: u64,
+    /// Whether the interface had gone when this process took over what was left of it.
+    is_left: bool,
+    /// Whether it has come later, and what came before its hook is not counted yet.
+    is_late: bool,
 }
+
+/// What the first word of a lasting account says.
+const STANDS: u64 = 0;
+const PAUSED: u64 = 1;
+const LATE: u64 = 2;
 
 #[expect(clippy::large_enum_variant, reason = "there is one for each interface")]
 enum Taking {
@@ -88,11 +99,12 @@ impl Capture {
         first_interface: u32,
         clock: &Arc<Clock>,
     ) -> Result<Self, Error> {
-        Self::open_at(name, config, first_interface, clock, None)
+        Self::open_device(Device::open(name)?, config, first_interface, clock, None)
     }
 
-    /// Prepares a capture of a lasting recording, the `index`-th of its interfaces. What an owner
-    /// before has left goes on meanwhile: its rings keep their sizes.
+    /// Prepares a capture of a lasting recording, the interface at a position. What an owner before
+    /// has left goes on meanwhile: its rings keep their sizes and numbers. An interface that has
+    /// gone since can be had as one that is gone if it is one that comes and goes.
     ///
     /// # Errors
     /// As [`Capture::open`], and where what is left cannot be taken over.
@@ -101,10 +113,20 @@ impl Capture {
         config: &Config,
         first_interface: u32,
         clock: &Arc<Clock>,
-        (persist, index): (&Persist, usize),
+        (persist, position, comes_and_goes): (&Persist, usize, bool),
     ) -> Result<Self, Error> {
-        let place = persist.place(index, first_interface as usize)?;
-        Self::open_at(name, config, first_interface, clock, Some(place))
+        let place = persist.place(position)?;
+        let found = place.found.as_ref();
+        let first = found.map_or(first_interface, |found| found.entry.first);
+        let (device, is_left) = match found.filter(|_| comes_and_goes) {
+            Some(found) => Device::left(found)?,
+            None => (Device::open(name)?, false),
+        };
+        let mut capture = Self::open_device(device, config, first, clock, Some(place))?;
+        if let Some(lasting) = &mut capture.lasting {
+            lasting.is_left = is_left;
+        }
+        Ok(capture)
     }
 
     /// Returns the rings that a capture would have. Nothing is loaded or attached.
@@ -117,14 +139,14 @@ impl Capture {
         Ok(geometry)
     }
 
-    fn open_at(
-        name: &str,
+    fn open_device(
+        device: Device,
         config: &Config,
         first_interface: u32,
         clock: &Arc<Clock>,
         place: Option<Place>,
     ) -> Result<Self, Error> {
-        let (device, config, wanted) = prepare(Device::open(name)?, config)?;
+        let (device, config, wanted) = prepare(device, config)?;
         let filters = filters_for(&device.interface, &config)?;
         let wanted = (wanted, filters);
         Self::open_prepared(device, config, wanted, first_interface, clock, place)
@@ -160,7 +182,7 @@ impl Capture {
             TakenBy::Programs(set) => open_programs(opening, set, place.as_ref())?,
             TakenBy::Sockets(sockets) => open_sockets(opening, sockets)?,
         };
-        let lasting = place.map(|place| Lasting { told: told(&taking, &config), place });
+        let lasting = place.map(|place| Lasting::at(place, &taking, &config));
         let parts = (rings, taking);
         let mut capture = Self::of_parts(device, config, geometry, parts, first_interface, clock);
         (capture.snaplen, capture.lasting) = (asked, lasting);
@@ -181,6 +203,7 @@ impl Capture {
             snaplen: config.snaplen,
             others: others_there(&device.interface, config.hook, &[]),
             lasting: None,
+            has_left: false,
             opened: None,
             presence: Presence::new(config.hook, clock),
             config,
@@ -227,22 +250,29 @@ impl Capture {
     fn take_over(&mut self) -> Result<bool, Error> {
         let found = self.lasting.as_ref().and_then(|lasting| lasting.place.found.clone());
         let Some(found) = found else { return Ok(false) };
-        self.check_told(&found.entry)?;
         let account = found.account.unwrap_or_default();
         let mut words = account.into_iter();
-        let was_paused = words.next() == Some(1);
+        let how = words.next().unwrap_or(STANDS);
         let is_another = self.device.resume(&mut words);
         self.presence.resume(&mut words);
+        if self.lasting.as_ref().is_some_and(|lasting| lasting.is_left) {
+            self.device.pause();
+            self.goes();
+            return Ok(true);
+        }
+        self.check_told(&found.entry)?;
         self.attach()?;
         let renewed = match &self.taking {
             Taking::Kernel(hook) => hook.attached.renewed,
             Taking::Socket(_) => true,
         };
         let was_abandoned = self.take_abandoned();
-        if was_paused {
+        if how == PAUSED {
             // What came meanwhile was not wanted.
             self.device.is_back(Meanwhile::LeftOut, &[])?;
             self.presence.begin(self.counted());
+        } else if how == LATE {
+            self.is_shown_packets(Cause::Late);
         } else if is_another {
             self.is_shown_packets(Cause::Away);
         } else if was_abandoned {
@@ -266,20 +296,37 @@ impl Capture {
         Ok(())
     }
 
-    /// Returns what a lasting recording notes of this interface.
-    pub(crate) fn lasting_entry(&self) -> Entry {
-        let lasting = self.lasting.as_ref();
-        Entry {
-            name: self.device.interface.name.clone(),
+    /// Returns the place of this interface in a lasting recording, if it has one.
+    pub(crate) fn lasting_index(&self) -> Option<usize> {
+        self.lasting.as_ref().map(|lasting| lasting.place.index)
+    }
+
+    /// Returns what a lasting recording notes of this interface; `None` where it has no place in
+    /// one.
+    pub(crate) fn lasting_entry(&self) -> Option<Entry> {
+        let Lasting { place, told, .. } = self.lasting.as_ref()?;
+        let interface = &self.device.interface;
+        Some(Entry {
+            name: interface.name.clone(),
             hook: self.config.hook,
-            geometry: *self.rings[0].geometry(),
-            told: lasting.map_or(0, |lasting| lasting.told),
-        }
+            geometry: *self.rings.first()?.geometry(),
+            told: *told,
+            first: self.first_interface,
+            number: place.number,
+            link: interface.link.unwrap_or(LinkType::ETHERNET),
+            mac: interface.mac,
+            kind: interface.kind.clone(),
+        })
     }
 
     /// Returns the words of an account that [`Capture::start`] of another owner goes on with.
     pub(crate) fn lasting_account(&self) -> Vec<u64> {
-        let mut words = vec![u64::from(self.paused)];
+        let is_late = self.lasting.as_ref().is_some_and(|lasting| lasting.is_late);
+        let mut words = vec![match (self.paused, is_late) {
+            (true, _) => PAUSED,
+            (false, true) => LATE,
+            (false, false) => STANDS,
+        }];
         self.device.put(&mut words);
         self.presence.put(&mut words);
         words
@@ -351,9 +398,27 @@ impl Capture {
         match request {
             Request::Attach { .. } if done.is_ok() => self.attached = true,
             Request::Detach => self.attached = false,
+            Request::GiveUp => (self.attached, self.lasting) = (false, None),
             _ => {}
         }
         done
+    }
+
+    /// Has an interface that is gone leave its place in a lasting recording, whose accounts of those
+    /// that have left are `past` from now on, and removes its pins. It does not come back here.
+    pub fn leave_place(&mut self, persist: &Persist, past: &[PastAccount]) {
+        let Some(Lasting { place, .. }) = self.lasting.take() else { return };
+        persist.leave(place.index, past);
+        self.has_left = true;
+        if let Taking::Kernel(hook) = &mut self.taking {
+            // What cannot be removed now the next owner removes.
+            drop(hook.ask(&self.device.interface, &Request::GiveUp));
+        }
+    }
+
+    /// Returns whether the interface has left its place in a lasting recording.
+    pub fn has_left(&self) -> bool {
+        self.has_left
     }
 
     /// Detaches the programs in this process, a helper, if they are not to go on.
@@ -405,15 +470,13 @@ impl Capture {
     /// # Errors
     /// Where the hook cannot be attached again. The next call tries it again.
     pub fn watch(&mut self, taken: &[u32]) -> Result<Option<Event>, Error> {
-        if self.paused {
+        if self.paused || self.has_left {
             return Ok(None);
         }
         if self.attached {
             let event = self.device.look()?;
             if event == Some(Event::Gone) {
-                self.stop();
-                let more = self.presence.is_gone(self.counted());
-                self.device.add_received(more);
+                self.goes();
                 return Ok(event);
             }
             return self.stand().map(|()| event);
@@ -425,6 +488,13 @@ impl Capture {
         self.attach()?;
         self.is_shown_packets(Cause::Away);
         Ok(Some(Event::Back))
+    }
+
+    /// Takes note that the interface is gone.
+    fn goes(&mut self) {
+        self.stop();
+        let more = self.presence.is_gone(self.counted());
+        self.device.add_received(more);
     }
 
     /// Looks whether the hook stands, and attaches it again where it does not.
@@ -705,6 +775,12 @@ impl Drop for Capture {
             None if self.attached => self.stop(),
             None => {}
         }
+    }
+}
+
+impl Lasting {
+    fn at(place: Place, taking: &Taking, config: &Config) -> Self {
+        Self { told: told(taking, config), place, is_left: false, is_late: false }
     }
 }
 

@@ -32,10 +32,11 @@ use tapdeck_packet::watch::waiting;
 use crate::bpf::loaded::HandedOver;
 use crate::filter::cbpf::ClassicProgram;
 use crate::interface::Interface;
+use crate::persist::LaterPins;
 use crate::rules::Places;
 use crate::sys::process;
 use crate::{Capture, Config};
-use wire::{Answer, Fault, MOST_BYTES, Request};
+use wire::{Answer, Fault, MOST_BYTES, OpenAt, Request};
 
 /// How long the helper may take for an answer: the kernel may verify a large program for seconds.
 const ANSWER: Duration = Duration::from_secs(120);
@@ -66,6 +67,8 @@ pub struct Later {
     pub admit: Admit,
     /// How many interfaces may be open, those from the start among them.
     pub most: usize,
+    /// Where they are pinned, if they are to outlive their process.
+    pub pins: Option<LaterPins>,
 }
 
 /// The captures of a recorder, and those that may come later.
@@ -82,25 +85,36 @@ impl Captures<'_> {
         &mut self,
         at: usize,
         ifindex: u32,
+        OpenAt { first, most, pin }: OpenAt,
         program: Option<&ClassicProgram>,
     ) -> Result<Answer, Fault> {
         self.opened = None;
         let later = self.later.as_ref().filter(|later| at < later.most);
         let later = later.filter(|_| at <= self.places.len());
         let later = later.filter(|_| !self.places.get(at).is_some_and(Capture::is_attached));
+        let later = later.filter(|later| later.pins.is_some() == pin.is_some());
         let later = later.ok_or_else(|| refused(libc::EPERM))?;
+        let pin = pin.map(|pin| pin as usize);
+        // What is pinned of another one stays.
+        if pin.is_some() && self.places.iter().any(|capture| capture.lasting_index() == pin) {
+            return Err(refused(libc::EPERM));
+        }
         let found = Interface::by_index(ifindex).map_err(|e| Fault::Place(io::Error::other(e)))?;
         let interface = found.ok_or_else(|| refused(libc::ENODEV))?;
         let config = (later.admit)(&interface);
         let config = config.map_err(|why| Fault::Place(io::Error::other(why)))?;
-        let ids = self.places.get(at).map(Capture::interfaces);
-        let end = self.places.last().map_or(0, |last| last.interfaces().end);
-        let first = ids.as_ref().map_or(end, |ids| ids.start);
-        // The ids of those behind stay what they are.
-        let is_last = at + 1 == self.places.len();
-        let rings = ids.filter(|_| !is_last).map(|ids| ids.len() as u32);
-        let (capture, answer) =
-            Capture::open_for_recorder(interface, &config, (first, rings), program)?;
+        let place = later.pins.as_ref().zip(pin).map(|(pins, pin)| {
+            let place = pins.place(pin).ok_or_else(|| refused(libc::EPERM))?;
+            place.map_err(Fault::Place)
+        });
+        let place = place.transpose()?;
+        let opened =
+            Capture::open_for_recorder(interface, &config, (first, most), program, place.as_ref());
+        if let (Err(_), Some(place)) = (&opened, place) {
+            // What cannot be removed now the next owner removes.
+            let _ = place.remove_pins();
+        }
+        let (capture, answer) = opened?;
         self.opened = Some((at, capture));
         Ok(answer)
     }
@@ -110,7 +124,8 @@ impl Captures<'_> {
         let opened = self.opened.take_if(|(place, _)| *place == at);
         let (_, mut capture) = opened.ok_or_else(|| refused(libc::EINVAL))?;
         if !stays {
-            capture.detach_here(false);
+            // As above.
+            let _ = capture.help(&Request::GiveUp);
         } else if let Some(place) = self.places.get_mut(at) {
             std::mem::replace(place, capture).detach_here(false);
         } else {
@@ -131,8 +146,8 @@ impl Privileged for Captures<'_> {
 
     fn help(&mut self, at: usize, request: &Request) -> Option<Result<Answer, Fault>> {
         match request {
-            Request::Open { ifindex, program } => {
-                return Some(self.open(at, *ifindex, program.as_ref()));
+            Request::Open { ifindex, at: rings, program } => {
+                return Some(self.open(at, *ifindex, *rings, program.as_ref()));
             }
             Request::Settle { stays } => return Some(self.settle(at, *stays)),
             _ => {}

@@ -2,7 +2,8 @@
 //!
 //! A request is one message of a `SOCK_SEQPACKET` socket: four words of 32 bits (what is asked, of
 //! which interface by its place among those of the recorder, a value, how many instructions
-//! follow), and so many words of 64 bits, each an instruction of a classic BPF program. An answer
+//! follow), and so many words of 64 bits, each an instruction of a classic BPF program; before those
+//! of an interface that is to be opened stand two words more ([`OpenAt`]). An answer
 //! is three words (whether it was done, or which step failed; the number of the error; a value),
 //! then the error's text. With it come descriptors, where some were asked for.
 
@@ -13,7 +14,9 @@ use crate::filter::cbpf::{ClassicProgram, MAX_INSTRUCTIONS};
 use crate::{Hook, MAX_RINGS};
 
 /// The longest message there is.
-pub(super) const MOST_BYTES: usize = 16 + 8 * MAX_INSTRUCTIONS;
+pub(super) const MOST_BYTES: usize = 16 + OPEN_AT + 8 * MAX_INSTRUCTIONS;
+/// The bytes of an [`OpenAt`].
+const OPEN_AT: usize = 16;
 /// The bytes of an answer before its text.
 const ANSWER: usize = 12;
 const MOST_TEXT: usize = 400;
@@ -85,17 +88,47 @@ pub(crate) enum Request {
     /// such.
     TakeRefused,
     /// Open the interface of this index, which came later, with this filter and without rules: for
-    /// the place of one that is gone, or behind all. What is asked of that place is asked of this
+    /// the place of one that is gone, or behind all, and with rings as this says. What is asked of that place is asked of this
     /// interface from now on. Is answered by [`Opened`], and by the maps and the program of
     /// [`HandedOver`](crate::bpf::loaded::HandedOver) where programs fill rings.
     Open {
         ifindex: u32,
+        at: OpenAt,
         program: Option<ClassicProgram>,
     },
     /// Give the interface that was opened its place, or give it up.
     Settle {
         stays: bool,
     },
+    /// Remove what is pinned of an interface that is gone.
+    GiveUp,
+}
+
+/// Where the rings of an interface that is opened later are put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenAt {
+    /// The number of the first one, and the most that there may be.
+    pub(crate) first: u32,
+    pub(crate) most: u32,
+    /// The place in a lasting recording where they are pinned, if they are.
+    pub(crate) pin: Option<u32>,
+}
+
+impl OpenAt {
+    fn write(self) -> [u32; 4] {
+        let Self { first, most, pin } = self;
+        [first, most, u32::from(pin.is_some()), pin.unwrap_or(0)]
+    }
+
+    fn read(words: [u32; 4]) -> Option<Self> {
+        let [first, most, is_pinned, pin] = words;
+        let pin = match (is_pinned, pin) {
+            (0, 0) => None,
+            (1, pin) => Some(pin),
+            _ => return None,
+        };
+        Some(Self { first, most, pin })
+    }
 }
 
 impl Request {
@@ -122,6 +155,7 @@ impl Request {
             Self::SetCutoff { .. } => 19,
             Self::Open { .. } => 20,
             Self::Settle { .. } => 21,
+            Self::GiveUp => 22,
         }
     }
 
@@ -146,16 +180,23 @@ impl Request {
             | Self::Open { program: Some(program), .. } => program.words(),
             _ => &[],
         };
-        let head = [self.kind(), interface, value, words.len() as u32];
+        let mut head = vec![self.kind(), interface, value, words.len() as u32];
+        if let Self::Open { at, .. } = self {
+            head.extend(at.write());
+        }
         let head = head.iter().flat_map(|word| word.to_ne_bytes());
         head.chain(words.iter().flat_map(|word| word.to_ne_bytes())).collect()
     }
 
     /// Reads a request, and which interface it is about. `None` for what no recorder writes.
     pub(super) fn read(bytes: &[u8]) -> Option<(usize, Self)> {
-        let (head, rest) = bytes.split_first_chunk::<16>()?;
-        let mut words = head.chunks_exact(4).map(word);
-        let [kind, interface, value, count] = std::array::from_fn(|_| words.next().unwrap_or(0));
+        let (head, mut rest) = bytes.split_first_chunk::<16>()?;
+        let [kind, interface, value, count] = four_words(head);
+        let mut at = None;
+        if kind == 20 {
+            let (its, behind) = rest.split_first_chunk::<OPEN_AT>()?;
+            (at, rest) = (OpenAt::read(four_words(its)), behind);
+        }
         if rest.len() != 8 * count as usize {
             return None;
         }
@@ -184,8 +225,9 @@ impl Request {
             17 => Self::Keep,
             18 => Self::MakeFlows,
             19 => Self::SetCutoff { bytes: value },
-            20 => Self::Open { ifindex: value, program: filter },
+            20 => Self::Open { ifindex: value, at: at?, program: filter },
             21 => Self::Settle { stays: value != 0 },
+            22 => Self::GiveUp,
             _ => return None,
         };
         Some((interface as usize, request))
@@ -196,6 +238,11 @@ fn program(bytes: &[u8]) -> Option<ClassicProgram> {
     let (words, _) = bytes.as_chunks::<8>();
     let words: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     ClassicProgram::from_words(&words).ok()
+}
+
+fn four_words(bytes: &[u8; 16]) -> [u32; 4] {
+    let mut words = bytes.chunks_exact(4).map(word);
+    std::array::from_fn(|_| words.next().unwrap_or(0))
 }
 
 fn word(bytes: &[u8]) -> u32 {
@@ -349,7 +396,8 @@ mod tests {
     use libc::sock_filter;
 
     use super::{
-        Answer, Attached, Fault, MOST_BYTES, Made, Opened, Request, read_answer, write_answer,
+        Answer, Attached, Fault, MOST_BYTES, Made, OpenAt, Opened, Request, read_answer,
+        write_answer,
     };
     use crate::filter::cbpf::ClassicProgram;
     use crate::{Hook, MAX_RINGS};
@@ -361,6 +409,7 @@ mod tests {
 
     #[test]
     fn every_request_is_read_as_it_was_written() {
+        let at = OpenAt { first: 7, most: 128, pin: None };
         for request in [
             Request::Attach { ifindex: 7 },
             Request::Detach,
@@ -385,10 +434,12 @@ mod tests {
             Request::MakeFlows,
             Request::SetCutoff { bytes: 1 << 31 },
             Request::MakeMember,
-            Request::Open { ifindex: 9, program: None },
-            Request::Open { ifindex: u32::MAX, program: Some(returning(96, 2)) },
+            Request::Open { ifindex: 9, at, program: None },
+            Request::Open { ifindex: 9, at: OpenAt { pin: Some(0), ..at }, program: None },
+            Request::Open { ifindex: u32::MAX, at, program: Some(returning(96, 4096)) },
             Request::Settle { stays: false },
             Request::Settle { stays: true },
+            Request::GiveUp,
         ] {
             let bytes = request.write(5);
             assert!(bytes.len() <= MOST_BYTES);
@@ -405,10 +456,15 @@ mod tests {
             assert_eq!(Request::read(&good[..len]), None, "{len} bytes of it");
         }
         assert_eq!(Request::read(&[&good[..], &[0]].concat()), None, "a byte more");
-        for kind in [0u32, 22, u32::MAX] {
+        for kind in [0u32, 23, u32::MAX] {
             let bytes = [&kind.to_ne_bytes()[..], &[0; 12]].concat();
             assert_eq!(Request::read(&bytes), None, "{kind}");
         }
+        let at = OpenAt { first: 0, most: 1, pin: Some(3) };
+        let mut unpinned = Request::Open { ifindex: 1, at, program: None }.write(0);
+        assert_eq!(Request::read(&unpinned[..16]), None, "a place is missing");
+        unpinned[24] = 0;
+        assert_eq!(Request::read(&unpinned), None, "a place where nothing is pinned");
         let mut other = good.clone();
         other[0] = 2;
         assert_eq!(Request::read(&other), None, "a program without a filter");

@@ -32,7 +32,7 @@ use crate::sys::pins;
 use crate::{Capture, Hook, lock};
 pub use groups::LastingGroups;
 use state::{Counting, Entry, MOST_INTERFACES, State, Unreadable};
-pub use state::{RingWritten, Written, WrittenRecord};
+pub use state::{MOST_PAST, MOST_RINGS, PastAccount, RingWritten, Written, WrittenRecord};
 
 /// Where lasting recordings are, unless the environment variable `TAPDECK_PERSIST` names another
 /// directory of a BPF file system.
@@ -167,6 +167,15 @@ impl LinkPins {
         self.dir.join(format!("{}-link{number}", self.of))
     }
 
+    /// Removes the links, which end with their last names.
+    pub(crate) fn remove(&self) {
+        for number in 0.. {
+            if fs::remove_file(self.link(number)).is_err() {
+                break;
+            }
+        }
+    }
+
     /// Makes the interface promiscuous until the pins go, or no longer.
     ///
     /// # Errors
@@ -180,7 +189,9 @@ impl LinkPins {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     dir: PathBuf,
-    index: usize,
+    pub(crate) index: usize,
+    /// The number of the interface among those that ever came.
+    pub(crate) number: u32,
     /// What an owner before has left, if there was one.
     pub(crate) found: Option<Found>,
 }
@@ -191,6 +202,8 @@ pub(crate) struct Found {
     pub(crate) entry: Entry,
     pub(crate) rings: Vec<RingWritten>,
     pub(crate) account: Option<Vec<u64>>,
+    /// Whether no other interface has the name: one may have been renamed.
+    pub(crate) is_only: bool,
 }
 
 impl Place {
@@ -201,6 +214,24 @@ impl Place {
 
     pub(crate) fn links(&self) -> LinkPins {
         LinkPins { dir: self.dir.clone(), of: self.index.to_string(), left: self.found.is_some() }
+    }
+
+    /// Removes all that is pinned here, as [`remove_pins`] does.
+    pub(crate) fn remove_pins(&self) -> io::Result<()> {
+        remove_pins_of(&self.dir, &self.index.to_string()).map(drop)
+    }
+}
+
+/// Where interfaces are pinned that come while others are recorded.
+#[derive(Clone, Debug)]
+pub struct LaterPins(PathBuf);
+
+impl LaterPins {
+    /// Returns a place, from which all is removed that may be left there; `None` for one that there
+    /// is not.
+    pub(crate) fn place(&self, index: usize) -> Option<io::Result<Place>> {
+        let place = Place { dir: self.0.clone(), index, number: 0, found: None };
+        (index < MOST_INTERFACES).then(|| place.remove_pins().map(|()| place))
     }
 }
 
@@ -221,6 +252,7 @@ impl Persist {
             Ok(state) => {
                 own.state = Some(state);
                 own.check(interfaces)?;
+                own.remove_others()?;
             }
             Err(Unreadable::Io(e)) if e.kind() == io::ErrorKind::NotFound => own.begin_anew()?,
             Err(Unreadable::Unfinished) => own.begin_anew()?,
@@ -236,6 +268,26 @@ impl Persist {
         Ok(())
     }
 
+    /// Removes what is pinned of interfaces that have no place: that one has gone, or was to come,
+    /// when its owner died.
+    fn remove_others(&self) -> Result<(), Error> {
+        self.state.iter().for_each(State::vacate_those_left);
+        let list = self.list()?;
+        let has_place = |of: &str| list.iter().any(|(index, _)| index.to_string() == of);
+        let remove = || {
+            for entry in fs::read_dir(&self.dir)?.flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if let Some((of, _)) = name.split_once('-')
+                    && !has_place(of)
+                {
+                    remove_pins_of(&self.dir, of)?;
+                }
+            }
+            Ok(())
+        };
+        remove().map_err(|source| self.io("remove what has no place in", source))
+    }
+
     fn io(&self, what: &'static str, source: io::Error) -> Error {
         Error::Io { name: self.name.clone(), what, source }
     }
@@ -243,7 +295,8 @@ impl Persist {
     /// Refuses other interfaces than those that are recorded.
     fn check(&self, interfaces: &[(&str, Hook)]) -> Result<(), Error> {
         let list = self.list()?;
-        let theirs: Vec<_> = list.iter().map(|entry| (entry.name.as_str(), entry.hook)).collect();
+        let theirs: Vec<_> =
+            list.iter().map(|(_, entry)| (entry.name.as_str(), entry.hook)).collect();
         if theirs == interfaces {
             return Ok(());
         }
@@ -255,7 +308,7 @@ impl Persist {
         Err(Error::Others { name: self.name.clone(), theirs, ours })
     }
 
-    fn list(&self) -> Result<Vec<Entry>, Error> {
+    fn list(&self) -> Result<Vec<(usize, Entry)>, Error> {
         let list = self.state.as_ref().and_then(State::list);
         list.ok_or_else(|| Error::Damaged(self.name.clone()))
     }
@@ -271,34 +324,78 @@ impl Persist {
     /// Where it cannot be made.
     pub fn prepare(&mut self, captures: &[Capture]) -> Result<(), Error> {
         if self.state.is_none() {
-            let entries: Vec<Entry> = captures.iter().map(Capture::lasting_entry).collect();
+            let entries: Vec<Entry> = captures.iter().filter_map(Capture::lasting_entry).collect();
+            if entries.last().is_some_and(|last| last.rings().end > MOST_RINGS) {
+                return Err(Error::Room { most: MOST_RINGS, what: "rings" });
+            }
             let made = State::make(&self.dir.join("state"), &entries);
             self.state = Some(made.map_err(|source| self.io("pin the state of", source))?);
         }
         Ok(())
     }
 
-    /// Returns the place of an interface, by its position; `first` is the number of its first ring
-    /// among those of all interfaces.
-    pub(crate) fn place(&self, index: usize, first: usize) -> Result<Place, Error> {
-        let found = match &self.state {
-            None => None,
-            Some(state) => {
-                let entry = self.list()?.swap_remove(index);
-                let rings = state.written().read().rings;
-                let its = rings.get(first..first + entry.geometry.nrings as usize);
-                let rings = its.ok_or_else(|| Error::Damaged(self.name.clone()))?.to_vec();
-                Some(Found { entry, rings, account: state.account(index).read() })
-            }
+    /// Returns the place of an interface, by its position.
+    pub(crate) fn place(&self, position: usize) -> Result<Place, Error> {
+        let (dir, damaged) = (self.dir.clone(), || Error::Damaged(self.name.clone()));
+        let Some(state) = &self.state else {
+            return Ok(Place { dir, index: position, number: 0, found: None });
         };
-        Ok(Place { dir: self.dir.clone(), index, found })
+        let mut list = self.list()?;
+        let is_there = position < list.len();
+        let (index, entry) = is_there.then(|| list.swap_remove(position)).ok_or_else(damaged)?;
+        let is_only = !list.iter().any(|(_, other)| other.name == entry.name);
+        let rings = state.written().read().rings;
+        let rings = rings.get(entry.rings()).ok_or_else(damaged)?.to_vec();
+        let number = entry.number;
+        let account = state.account(index).read();
+        let found = Some(Found { entry, rings, account, is_only });
+        Ok(Place { dir, index, number, found })
+    }
+
+    /// Returns a place for an interface that comes later, if there is one.
+    pub(crate) fn free_place(&self) -> Option<Place> {
+        let (index, number) = self.state.as_ref()?.free()?;
+        Some(Place { dir: self.dir.clone(), index, number, found: None })
+    }
+
+    /// Returns whether another interface may come.
+    pub fn has_room(&self) -> bool {
+        self.free_place().is_some()
+    }
+
+    /// Has interfaces that come later be pinned beside the others.
+    pub fn later_pins(&self) -> LaterPins {
+        LaterPins(self.dir.clone())
+    }
+
+    /// Gives its place to an interface that came later: from now on the next owner goes on with it.
+    pub(crate) fn name(&self, capture: &Capture) {
+        let (Some(state), Some(index)) = (&self.state, capture.lasting_index()) else { return };
+        let Some(entry) = capture.lasting_entry() else { return };
+        state.account(index).write(capture.lasting_account());
+        state.set_entry(index, &entry);
+    }
+
+    /// Takes its place from an interface that has gone, or could not be had in the end. The
+    /// accounts of those that have left are `past` from now on.
+    pub(crate) fn leave(&self, index: usize, past: &[PastAccount]) {
+        if let Some(state) = &self.state {
+            state.leave(index, past);
+        }
+    }
+
+    /// Returns the accounts of interfaces that have left their places.
+    pub fn past(&self) -> Vec<PastAccount> {
+        self.state.as_ref().map(State::past_accounts).unwrap_or_default()
     }
 
     /// Makes what is pinned last from here on: all captures have been started.
     pub fn begin(&mut self, captures: &[Capture]) {
         let Some(state) = &self.state else { return };
-        for (i, capture) in captures.iter().enumerate() {
-            state.set_entry(i, &capture.lasting_entry());
+        for capture in captures {
+            if let (Some(index), Some(entry)) = (capture.lasting_index(), capture.lasting_entry()) {
+                state.set_entry(index, &entry);
+            }
         }
         self.note(captures);
         state.finish(if self.is_taken_over() { state.takeovers() + 1 } else { 0 });
@@ -321,8 +418,10 @@ impl Persist {
     /// Notes how the interfaces stand, and that their owner lives. Called once a second.
     pub fn note(&self, captures: &[Capture]) {
         let Some(state) = &self.state else { return };
-        for (i, capture) in captures.iter().enumerate() {
-            state.account(i).write(capture.lasting_account());
+        for capture in captures {
+            if let Some(index) = capture.lasting_index() {
+                state.account(index).write(capture.lasting_account());
+            }
         }
         state.set_beat_ns(monotonic_ns());
     }
@@ -417,14 +516,23 @@ fn lock_of(root: &Path, name: &str) -> Result<Option<OwnedFd>, Error> {
 /// others, and the state before all, so that nobody takes the rest for whole. Flags of promiscuous
 /// mode go last; returns the interfaces of other network namespaces that keep theirs.
 fn remove_pins(dir: &Path) -> io::Result<Vec<String>> {
-    let mut paths: Vec<PathBuf> = fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
+    remove_pins_of(dir, "")
+}
+
+/// Removes the pins of one interface, in the same order; of all where `of` is empty.
+fn remove_pins_of(dir: &Path, of: &str) -> io::Result<Vec<String>> {
+    let is_its =
+        |name: &str| of.is_empty() || name.split_once('-').is_some_and(|(its, _)| its == of);
+    let its = fs::read_dir(dir)?.flatten();
+    let its = its.filter(|entry| is_its(&entry.file_name().to_string_lossy()));
+    let mut paths: Vec<PathBuf> = its.map(|entry| entry.path()).collect();
     let rank = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         (name != "state", !name.contains("-link"))
     };
     paths.sort_by_key(rank);
     paths.iter().filter(|path| !path.is_dir()).try_for_each(fs::remove_file)?;
-    promiscuous::take_away(dir)
+    promiscuous::take_away(dir, of)
 }
 
 /// What is known of a lasting recording, or of lasting groups, without owning them.
@@ -511,8 +619,8 @@ fn status(root: &Path, name: &str) -> Result<Status, Error> {
     };
     let list = state.list().ok_or_else(|| Error::Damaged(name.to_owned()))?;
     let (mut waiting_packets, mut fill_bytes, mut ring_bytes) = (0, 0, 0);
-    for (index, entry) in list.iter().enumerate() {
-        let place = Place { dir: own.dir.clone(), index, found: None };
+    for (index, entry) in &list {
+        let place = Place { dir: own.dir.clone(), index: *index, number: 0, found: None };
         let maps = PinnedMaps::open(&place).map_err(|e| own.io("read", e))?;
         for ring in maps.rings(entry.geometry).map_err(|e| own.io("read", e))? {
             waiting_packets += waiting(&ring);
@@ -521,7 +629,7 @@ fn status(root: &Path, name: &str) -> Result<Status, Error> {
         }
     }
     Ok(Status {
-        interfaces: list.into_iter().map(|entry| (entry.name, entry.hook.name())).collect(),
+        interfaces: list.into_iter().map(|(_, entry)| (entry.name, entry.hook.name())).collect(),
         version: state.version(),
         takeovers: state.takeovers(),
         last_beat: Duration::from_nanos(monotonic_ns().saturating_sub(state.beat_ns())),
@@ -550,7 +658,7 @@ fn waiting_in_any_layout(dir: &Path) -> Option<u64> {
         let noted = mapped("noted", counting.rings * counting.slots * 8)?;
         Some(counting.count(&rings, &noted))
     };
-    head.counting()?.into_iter().enumerate().map(count).sum()
+    head.counting()?.into_iter().map(count).sum()
 }
 
 /// What became of what was dropped.

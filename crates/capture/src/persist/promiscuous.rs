@@ -16,8 +16,9 @@ use crate::sys::pins::{is_promiscuous, set_promiscuous};
 /// What stands between the owner of a note and its interface.
 const MARK: &str = "-promiscuous-";
 
-/// An interface that was made promiscuous, and where that is written down.
+/// An interface that was made promiscuous, for whom, and where that is written down.
 struct Note {
+    of: String,
     namespace: u64,
     interface: String,
     path: PathBuf,
@@ -50,12 +51,18 @@ pub(super) fn put(dir: &Path, of: &str, interface: &str, wants: bool) -> io::Res
     fs::remove_dir(&own)
 }
 
-/// Takes all flags away that are written down. Returns the interfaces of other network namespaces,
-/// whose flags cannot be reached from here.
-pub(super) fn take_away(dir: &Path) -> io::Result<Vec<String>> {
+/// Takes the flags away that are written down for one; where `of` is empty, all. Returns the
+/// interfaces of other network namespaces, whose flags cannot be reached from here.
+pub(super) fn take_away(dir: &Path, of: &str) -> io::Result<Vec<String>> {
     let (here, mut elsewhere) = (namespace()?, Vec::new());
-    for note in notes(dir)? {
-        if note.namespace == here {
+    let is_its = |note: &Note| of.is_empty() || note.of == of;
+    let (its, others): (Vec<Note>, Vec<Note>) = notes(dir)?.partition(is_its);
+    for note in its {
+        let is_same =
+            |other: &Note| (other.namespace, &other.interface) == (note.namespace, &note.interface);
+        if others.iter().any(is_same) {
+            // It stays for that one.
+        } else if note.namespace == here {
             // As above.
             let _ = set_promiscuous(&note.interface, false);
         } else if !elsewhere.contains(&note.interface) {
@@ -69,9 +76,9 @@ pub(super) fn take_away(dir: &Path) -> io::Result<Vec<String>> {
 fn notes(dir: &Path) -> io::Result<impl Iterator<Item = Note>> {
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let (_, noted) = name.split_once(MARK)?;
+        let (of, noted) = name.split_once(MARK)?;
         let (namespace, interface) = noted.split_once('-')?;
         let (namespace, interface) = (namespace.parse().ok()?, with_dots(interface));
-        Some(Note { namespace, interface, path: entry.path() })
+        Some(Note { of: of.to_owned(), namespace, interface, path: entry.path() })
     }))
 }

@@ -3,12 +3,18 @@
 //!
 //! ```text
 //! 0      header: mark, layout, version, takeovers, last beat, store
-//! 1024   interfaces, 128 bytes each: name, hook, geometry
-//! 4096   what is written: a record of the writer's thread
+//! 1024   places of interfaces, 128 bytes each: name, hook, geometry, whose it is
+//! 12288  what is written: a record of the writer's thread
 //! ...    the account of each interface: records of the thread that looks after the hooks
+//! ...    the accounts of interfaces that have left their places: a record of the same thread
 //! ```
 //!
-//! The first 4096 bytes have this form in every layout. What is behind them, and the maps that are
+//! An interface has its place from the store of one word on, which says whose the place is, to the
+//! store of another. What else stands at a place counts only in between. Interfaces come and go
+//! while the writer goes on noting, so each that comes has a number of its own, and what is written
+//! of a ring says of which interface.
+//!
+//! The first 12288 bytes have this form in every layout. What is behind them, and the maps that are
 //! pinned beside the state, may change with the layout, but for this: how many packets wait in the
 //! rings can always be told, by [`Counting`].
 //!
@@ -21,15 +27,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use tapdeck_packet::link::LinkType;
 use tapdeck_packet::ring::{PACKET_SHIFT, layout};
 
 use crate::Hook;
+use crate::interface::{Interface, NicCounters};
 use crate::ring::Geometry;
 use crate::sys::mapping::Mapping;
 use crate::sys::pins;
 
 /// The form of the state and of all that is pinned beside it. Another number is never read.
-pub(crate) const LAYOUT: u32 = 3;
+pub(crate) const LAYOUT: u32 = 4;
 /// The first word of a state that is whole: "tapdeck" and a zero byte.
 const MARK: u64 = u64::from_le_bytes(*b"tapdeck\0");
 /// The same of a daemon's state, whose head is the same.
@@ -48,9 +56,20 @@ const ENTRY: usize = 128;
 const NAME_BYTES: usize = 16;
 /// Where an interface's [`Counting`] is, behind name, hook, geometry and what programs were told.
 const AT_COUNTING: usize = 64;
-pub(super) const HEAD: usize = 4096;
+/// Where a place says whose it is: the interface's number times two, plus one while it is that one's.
+const AT_WHOSE: usize = 88;
+/// The number of its first ring, and what else pcapng says of it: its link type, its MAC address,
+/// which a mark follows where it has one, and its kind.
+const AT_FIRST: usize = 96;
+const AT_LINK: usize = 100;
+const AT_MAC: usize = 104;
+const AT_KIND: usize = 112;
+const HAS_MAC: u64 = 1 << 48;
+pub(super) const HEAD: usize = 12288;
 /// The most interfaces of one lasting recording.
 pub(crate) const MOST_INTERFACES: usize = (HEAD - AT_LIST) / ENTRY;
+/// The numbers that there are for their rings.
+pub const MOST_RINGS: usize = 4096;
 
 /// Words of a record of what is written: the live segment's number plus one (0: none) and its
 /// length, then these of each ring.
@@ -58,6 +77,14 @@ const WRITTEN: usize = 2;
 const OF_RING: usize = 5;
 /// Words of an interface's account.
 pub(crate) const ACCOUNT: usize = 32;
+/// Words of the accounts of interfaces that have left: of each place whose it was whose account is
+/// among them, how many there are, and these of each.
+const PAST: usize = MOST_INTERFACES + 1 + MOST_PAST * OF_PAST;
+const PAST_TEXT: usize = 4;
+const PAST_COUNTERS: usize = 20;
+const OF_PAST: usize = 2 * PAST_TEXT + PAST_COUNTERS;
+/// The most accounts of interfaces that have left.
+pub const MOST_PAST: usize = 257;
 
 /// An interface of a lasting recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +94,46 @@ pub(crate) struct Entry {
     pub(crate) geometry: Geometry,
     /// A hash of what the attached programs were told.
     pub(crate) told: u64,
+    /// The number of its first ring among those of all interfaces.
+    pub(crate) first: u32,
+    /// The number of the interface among those that ever came.
+    pub(crate) number: u32,
+    pub(crate) link: LinkType,
+    pub(crate) mac: Option<[u8; 6]>,
+    pub(crate) kind: Option<String>,
+}
+
+impl Entry {
+    /// Returns the numbers of its rings.
+    pub(crate) fn rings(&self) -> std::ops::Range<usize> {
+        let first = self.first as usize;
+        first..first + self.geometry.nrings as usize
+    }
+
+    /// Returns the interface as its owner knew it, where it is not there.
+    pub(crate) fn interface(&self, index: u32, counters: NicCounters) -> Interface {
+        Interface {
+            name: self.name.clone(),
+            index,
+            link: Some(self.link),
+            arphrd: 0,
+            up: false,
+            running: false,
+            mtu: 0,
+            mac: self.mac,
+            rx_queues: self.geometry.nrings,
+            kind: self.kind.clone(),
+            counters,
+        }
+    }
+}
+
+/// The account of an interface that has left its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastAccount {
+    pub name: String,
+    pub hook: String,
+    pub counters: Vec<u64>,
 }
 
 /// Where the packets of an interface are counted, in bytes: `rings` is a map of rings, in each of
@@ -115,6 +182,8 @@ impl Counting {
 /// What is written of one ring's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingWritten {
+    /// The number of the interface whose ring it is.
+    pub interface: u32,
     /// The number of the next block to be dealt with.
     pub next: u32,
     /// Packets in the output, and bytes of their frames.
@@ -166,19 +235,21 @@ pub(super) fn record_bytes(words: usize) -> usize {
     8 + 2 * words * 8
 }
 
-fn written_words(rings: usize) -> usize {
-    WRITTEN + rings * OF_RING
+const WRITTEN_WORDS: usize = WRITTEN + MOST_RINGS * OF_RING;
+
+/// Returns where the account of a place is; behind the last one is that of those that left.
+fn at_account(place: usize) -> usize {
+    HEAD + record_bytes(WRITTEN_WORDS) + place * record_bytes(ACCOUNT)
 }
 
-fn bytes(interfaces: usize, rings: usize) -> usize {
-    HEAD + record_bytes(written_words(rings)) + interfaces * record_bytes(ACCOUNT)
+fn bytes() -> usize {
+    at_account(MOST_INTERFACES) + record_bytes(PAST)
 }
 
 impl State {
     /// Makes a state at a path. It counts when [`State::finish`] was called.
     pub(crate) fn make(path: &Path, list: &[Entry]) -> io::Result<Self> {
-        let rings = list.iter().map(|entry| entry.geometry.nrings as usize).sum();
-        let len = bytes(list.len(), rings);
+        let len = bytes();
         let map = pins::memory(len)?;
         let memory = Arc::new(Mapping::of_fd(map.as_fd(), len, true)?);
         let state = Self { memory };
@@ -189,7 +260,7 @@ impl State {
 
     fn set_list(&self, list: &[Entry]) {
         self.set_layout();
-        self.memory.u32(AT_INTERFACES).store(list.len() as u32, Relaxed);
+        self.memory.u32(AT_INTERFACES).store(MOST_INTERFACES as u32, Relaxed);
         for (i, entry) in list.iter().enumerate() {
             self.set_entry(i, entry);
         }
@@ -203,17 +274,15 @@ impl State {
 
     /// Opens the state at a path.
     pub(crate) fn open(path: &Path) -> Result<Self, Unreadable> {
-        let len = Self::head(path)?.check()?;
+        Self::head(path)?.check()?;
         let map = pins::open(path)?;
-        Ok(Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), len, true)?) })
+        Ok(Self { memory: Arc::new(Mapping::of_fd(map.as_fd(), bytes(), true)?) })
     }
 
-    /// Returns how many bytes the state has whose head this is.
-    fn check(&self) -> Result<usize, Unreadable> {
+    /// Refuses a head that makes no sense.
+    fn check(&self) -> Result<(), Unreadable> {
         self.check_head(MARK)?;
-        let list = self.list().ok_or(Unreadable::Damaged)?;
-        let rings = list.iter().map(|entry| entry.geometry.nrings as usize).sum();
-        Ok(bytes(list.len(), rings))
+        self.places().map(drop).ok_or(Unreadable::Damaged)
     }
 
     /// Refuses a state of another kind, or of another layout.
@@ -290,13 +359,44 @@ impl State {
         fits
     }
 
-    /// Returns the interfaces; `None` where they make no sense.
-    pub(crate) fn list(&self) -> Option<Vec<Entry>> {
-        let count = self.memory.u32(AT_INTERFACES).load(Relaxed) as usize;
-        if count > MOST_INTERFACES {
-            return None;
+    /// Returns the interfaces that have a place, with its number, in the order of their rings;
+    /// `None` where they make no sense.
+    fn places(&self) -> Option<Vec<(usize, Entry)>> {
+        let its = (0..MOST_INTERFACES).filter(|i| self.whose(*i) & 1 == 1);
+        let mut list = its.map(|i| Some((i, self.entry(i)?))).collect::<Option<Vec<_>>>()?;
+        list.sort_by_key(|(_, entry)| entry.first);
+        let mut end = 0;
+        for (_, entry) in &list {
+            let rings = entry.rings();
+            (rings.start >= end && rings.end <= MOST_RINGS).then_some(())?;
+            end = rings.end;
         }
-        (0..count).map(|i| self.entry(i)).collect()
+        Some(list)
+    }
+
+    /// Returns the interfaces that have a place and whose account is not among those that left, as
+    /// [`State::places`] does.
+    pub(crate) fn list(&self) -> Option<Vec<(usize, Entry)>> {
+        let left = self.past().read();
+        let has_left = |i: usize| left.as_ref().is_some_and(|left| left[i] == self.whose(i));
+        let mut list = self.places()?;
+        list.retain(|(i, _)| !has_left(*i));
+        Some(list)
+    }
+
+    fn whose(&self, i: usize) -> u64 {
+        self.memory.u64(AT_LIST + i * ENTRY + AT_WHOSE).load(Acquire)
+    }
+
+    fn set_whose(&self, i: usize, whose: u64) {
+        self.memory.u64(AT_LIST + i * ENTRY + AT_WHOSE).store(whose, Release);
+    }
+
+    /// Returns a place that nobody has, if there is one, and a number for who gets it.
+    pub(crate) fn free(&self) -> Option<(usize, u32)> {
+        let place = (0..MOST_INTERFACES).find(|i| self.whose(*i) & 1 == 0)?;
+        let last = (0..MOST_INTERFACES).map(|i| self.whose(i) >> 1).max().unwrap_or(0);
+        Some((place, u32::try_from(last + 1).ok()?))
     }
 
     fn entry(&self, i: usize) -> Option<Entry> {
@@ -306,14 +406,22 @@ impl State {
             Geometry { nrings: word(0), nblocks: word(1), block_shift: word(2), snaplen: word(3) };
         let hook = self.text(at + NAME_BYTES, NAME_BYTES);
         geometry.is_sound().then_some(())?;
+        let mac = self.memory.u64(at + AT_MAC).load(Relaxed);
+        let kind = String::from_utf8(self.text(at + AT_KIND, NAME_BYTES)).ok()?;
         Some(Entry {
             name: String::from_utf8(self.text(at, NAME_BYTES)).ok()?,
             hook: Hook::named(std::str::from_utf8(&hook).ok()?)?,
             geometry,
             told: self.memory.u64(at + 2 * NAME_BYTES + 24).load(Relaxed),
+            first: self.memory.u32(at + AT_FIRST).load(Relaxed),
+            number: u32::try_from(self.whose(i) >> 1).ok()?,
+            link: LinkType(u16::try_from(self.memory.u32(at + AT_LINK).load(Relaxed)).ok()?),
+            mac: (mac & HAS_MAC != 0).then(|| std::array::from_fn(|n| (mac >> (8 * n)) as u8)),
+            kind: (!kind.is_empty()).then_some(kind),
         })
     }
 
+    /// Gives a place to an interface, or notes what is known of it anew.
     pub(crate) fn set_entry(&self, i: usize, entry: &Entry) {
         let at = AT_LIST + i * ENTRY;
         self.set_text(at, NAME_BYTES, entry.name.as_bytes());
@@ -325,54 +433,127 @@ impl State {
             self.memory.u32(at + 2 * NAME_BYTES + n * 4).store(word, Relaxed);
         }
         self.memory.u64(at + 2 * NAME_BYTES + 24).store(entry.told, Relaxed);
-        for (n, word) in Counting::of(g).into_iter().enumerate() {
-            self.memory.u32(at + AT_COUNTING + n * 4).store(word, Relaxed);
+        self.set_counting(i, Counting::of(g));
+        self.memory.u32(at + AT_FIRST).store(entry.first, Relaxed);
+        self.memory.u32(at + AT_LINK).store(u32::from(entry.link.0), Relaxed);
+        let mac = entry.mac.map_or(0, |mac| {
+            mac.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)) | HAS_MAC
+        });
+        self.memory.u64(at + AT_MAC).store(mac, Relaxed);
+        let kind = entry.kind.as_deref().unwrap_or_default().as_bytes();
+        self.set_text(at + AT_KIND, NAME_BYTES, &kind[..kind.len().min(NAME_BYTES)]);
+        self.set_whose(i, u64::from(entry.number) << 1 | 1);
+    }
+
+    /// Takes a place from its interface, whose account is among these from now on.
+    pub(crate) fn leave(&self, i: usize, past: &[PastAccount]) {
+        let record = self.past();
+        let mut left: Vec<u64> = record.read().unwrap_or_default();
+        left.resize(MOST_INTERFACES, 0);
+        left[i] = self.whose(i);
+        left.push(past.len() as u64);
+        for account in past {
+            for text in [&account.name, &account.hook] {
+                left.extend(words_of(text.as_bytes(), PAST_TEXT));
+            }
+            let counters = account.counters.iter().copied().chain(std::iter::repeat(0));
+            left.extend(counters.take(PAST_COUNTERS));
+        }
+        record.write(left);
+        self.vacate(i);
+    }
+
+    /// Takes the places from interfaces that have left them.
+    pub(crate) fn vacate_those_left(&self) {
+        let left = self.past().read().unwrap_or_default();
+        for (i, _) in left.iter().enumerate().take(MOST_INTERFACES) {
+            if self.whose(i) & 1 == 1 && left[i] == self.whose(i) {
+                self.vacate(i);
+            }
         }
     }
 
-    /// Returns where packets are counted, of each interface, in whatever layout; `None` where that
-    /// makes no sense.
-    pub(crate) fn counting(&self) -> Option<Vec<Counting>> {
+    fn vacate(&self, i: usize) {
+        self.set_whose(i, self.whose(i) & !1);
+        self.set_counting(i, [0; Counting::WORDS]);
+    }
+
+    /// Returns the accounts of interfaces that have left their places.
+    pub(crate) fn past_accounts(&self) -> Vec<PastAccount> {
+        let words = self.past().read().unwrap_or_default();
+        let count = words.get(MOST_INTERFACES).map_or(0, |count| *count as usize);
+        let all = words.get(MOST_INTERFACES + 1..).unwrap_or_default();
+        let text = |words: &[u64]| String::from_utf8_lossy(&text_of(words)).into_owned();
+        let account = |words: &[u64]| PastAccount {
+            name: text(&words[..PAST_TEXT]),
+            hook: text(&words[PAST_TEXT..2 * PAST_TEXT]),
+            counters: words[2 * PAST_TEXT..].to_vec(),
+        };
+        all.chunks_exact(OF_PAST).take(count).map(account).collect()
+    }
+
+    fn past(&self) -> Record {
+        let at = at_account(MOST_INTERFACES);
+        Record { memory: self.memory.clone(), at, words: PAST }
+    }
+
+    fn set_counting(&self, i: usize, words: [u32; Counting::WORDS]) {
+        let at = AT_LIST + i * ENTRY + AT_COUNTING;
+        for (n, word) in words.into_iter().enumerate() {
+            self.memory.u32(at + n * 4).store(word, Relaxed);
+        }
+    }
+
+    /// Returns where packets are counted, of each place that has an interface, in whatever layout;
+    /// `None` where that makes no sense.
+    pub(crate) fn counting(&self) -> Option<Vec<(usize, Counting)>> {
         let count = self.memory.u32(AT_INTERFACES).load(Relaxed) as usize;
         let word = |at: usize| self.memory.u32(at).load(Relaxed);
         let of = |i: usize| {
             let at = AT_LIST + i * ENTRY + AT_COUNTING;
-            Counting::from(std::array::from_fn(|n| word(at + n * 4)))
+            Some((i, Counting::from(std::array::from_fn(|n| word(at + n * 4)))?))
         };
-        (count <= MOST_INTERFACES).then(|| (0..count).map(of).collect()).flatten()
-    }
-
-    fn rings(&self) -> usize {
-        self.list().iter().flatten().map(|entry| entry.geometry.nrings as usize).sum()
+        let all: Option<Vec<_>> =
+            (count <= MOST_INTERFACES).then(|| (0..count).map(of).collect()).flatten();
+        all.map(|all| all.into_iter().filter(|(_, counting)| counting.rings > 0).collect())
     }
 
     pub(crate) fn written(&self) -> WrittenRecord {
-        let rings = self.rings();
-        let record = Record { memory: self.memory.clone(), at: HEAD, words: written_words(rings) };
-        WrittenRecord { record, rings }
+        let record = Record { memory: self.memory.clone(), at: HEAD, words: WRITTEN_WORDS };
+        WrittenRecord { record, state: self.clone() }
     }
 
-    /// Returns the record of an interface's account.
+    /// Returns the record of a place's account.
     pub(crate) fn account(&self, i: usize) -> Record {
-        let first = HEAD + record_bytes(written_words(self.rings()));
-        let at = first + i * record_bytes(ACCOUNT);
-        Record { memory: self.memory.clone(), at, words: ACCOUNT }
+        Record { memory: self.memory.clone(), at: at_account(i), words: ACCOUNT }
     }
 
     fn text(&self, at: usize, len: usize) -> Vec<u8> {
-        let words = (0..len / 8).map(|n| self.memory.u64(at + n * 8).load(Relaxed).to_ne_bytes());
-        words.flatten().take_while(|byte| *byte != 0).collect()
+        let words = (0..len / 8).map(|n| self.memory.u64(at + n * 8).load(Relaxed));
+        text_of(&words.collect::<Vec<_>>())
     }
 
     fn set_text(&self, at: usize, len: usize, text: &[u8]) {
-        for n in 0..len / 8 {
-            let mut word = [0; 8];
-            for (to, from) in word.iter_mut().zip(text.iter().skip(n * 8)) {
-                *to = *from;
-            }
-            self.memory.u64(at + n * 8).store(u64::from_ne_bytes(word), Relaxed);
+        for (n, word) in words_of(text, len / 8).enumerate() {
+            self.memory.u64(at + n * 8).store(word, Relaxed);
         }
     }
+}
+
+/// Returns a text as so many words; what does not fit is left out.
+fn words_of(text: &[u8], words: usize) -> impl Iterator<Item = u64> {
+    (0..words).map(|n| {
+        let mut word = [0; 8];
+        for (to, from) in word.iter_mut().zip(text.iter().skip(n * 8)) {
+            *to = *from;
+        }
+        u64::from_ne_bytes(word)
+    })
+}
+
+fn text_of(words: &[u64]) -> Vec<u8> {
+    let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+    bytes.take_while(|byte| *byte != 0).collect()
 }
 
 /// A record of words, of which always one copy is whole.
@@ -411,35 +592,57 @@ impl Record {
 #[derive(Clone, Debug)]
 pub struct WrittenRecord {
     record: Record,
-    rings: usize,
+    state: State,
 }
 
 impl WrittenRecord {
-    /// Returns what is written; nothing where nothing was ever noted.
+    /// Returns what is written of the rings of the interfaces that have places, up to the last one;
+    /// nothing of a ring of which nothing was ever noted.
     pub fn read(&self) -> Written {
-        let Some(words) = self.record.read() else {
-            return Written { segment: None, rings: vec![RingWritten::default(); self.rings] };
-        };
-        let ring = |words: &[u64]| RingWritten {
-            next: words[0] as u32,
-            packets: words[1],
-            frame_bytes: words[2],
-            unwritten: words[3],
-            told_lost: words[4],
-        };
-        Written {
-            segment: words[0].checked_sub(1).map(|number| (number, words[1])),
-            rings: words[WRITTEN..].chunks_exact(OF_RING).map(ring).collect(),
+        let list = self.state.list().unwrap_or_default();
+        let end = list.last().map_or(0, |(_, entry)| entry.rings().end);
+        let mut rings = vec![RingWritten::default(); end];
+        let words = self.record.read().unwrap_or_else(|| vec![0; WRITTEN_WORDS]);
+        for (_, entry) in &list {
+            for id in entry.rings() {
+                rings[id] = ring_of(&words[WRITTEN + id * OF_RING..], entry.number);
+            }
         }
+        Written { segment: words[0].checked_sub(1).map(|number| (number, words[1])), rings }
+    }
+
+    /// Returns what is written of a ring that has just come.
+    pub fn nothing_of(&self, ring: u32) -> RingWritten {
+        let list = self.state.list().unwrap_or_default();
+        let its = list.iter().find(|(_, entry)| entry.rings().contains(&(ring as usize)));
+        let interface = its.map_or(0, |(_, entry)| entry.number);
+        RingWritten { interface, ..RingWritten::default() }
     }
 
     /// Replaces what is written, at once.
     pub fn write(&self, segment: Option<(u64, u64)>, rings: &[RingWritten]) {
         let (number, len) = segment.map_or((0, 0), |(number, len)| (number + 1, len));
         let of = |ring: &RingWritten| {
-            [u64::from(ring.next), ring.packets, ring.frame_bytes, ring.unwritten, ring.told_lost]
+            let next = u64::from(ring.interface) << 32 | u64::from(ring.next);
+            [next, ring.packets, ring.frame_bytes, ring.unwritten, ring.told_lost]
         };
         self.record.write([number, len].into_iter().chain(rings.iter().flat_map(of)));
+    }
+}
+
+/// Reads what is written of a ring of the interface of this number. What was noted of another one's
+/// is nothing of this one's.
+fn ring_of(words: &[u64], interface: u32) -> RingWritten {
+    if words[0] >> 32 != u64::from(interface) {
+        return RingWritten { interface, ..RingWritten::default() };
+    }
+    RingWritten {
+        interface,
+        next: words[0] as u32,
+        packets: words[1],
+        frame_bytes: words[2],
+        unwritten: words[3],
+        told_lost: words[4],
     }
 }
 
@@ -450,25 +653,87 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::{
-        AT_LAYOUT, AT_LIST, Counting, Entry, LAYOUT, NAME_BYTES, PACKET_SHIFT, RingWritten, State,
-        Unreadable, bytes,
+        AT_LAYOUT, AT_LIST, Counting, Entry, LAYOUT, LinkType, NAME_BYTES, PACKET_SHIFT,
+        PastAccount, RingWritten, State, Unreadable, bytes,
     };
     use crate::Hook;
     use crate::ring::Geometry;
     use crate::sys::mapping::Mapping;
 
+    fn entry(name: &str, hook: Hook, first: u32, number: u32) -> Entry {
+        Entry {
+            name: name.into(),
+            hook,
+            geometry: Geometry { nrings: 2, nblocks: 4, block_shift: 16, snaplen: 1024 },
+            told: 7,
+            first,
+            number,
+            link: LinkType::ETHERNET,
+            mac: (number == 0).then_some([1, 2, 3, 4, 5, 255]),
+            kind: (number == 0).then(|| "veth".to_owned()),
+        }
+    }
+
     fn state() -> State {
-        let geometry = Geometry { nrings: 2, nblocks: 4, block_shift: 16, snaplen: 1024 };
-        let entry = |name: &str, hook| Entry { name: name.into(), hook, geometry, told: 7 };
-        let list = [entry("eth0", Hook::Xdp), entry("fifteen-letters", Hook::Netfilter)];
-        let memory = Mapping::anonymous(bytes(list.len(), 4)).expect("memory");
+        let list =
+            [entry("eth0", Hook::Xdp, 0, 0), entry("fifteen-letters", Hook::Netfilter, 2, 0)];
+        let memory = Mapping::anonymous(bytes()).expect("memory");
         let state = State { memory: Arc::new(memory) };
         state.set_list(&list);
         assert!(matches!(state.check(), Err(Unreadable::Unfinished)));
         state.finish(3);
-        assert_eq!(state.check().ok(), Some(bytes(2, 4)));
-        assert_eq!(state.list().as_deref(), Some(&list[..]));
+        assert!(state.check().is_ok());
+        assert_eq!(state.list(), Some((0..).zip(list).collect()));
         state
+    }
+
+    fn names(state: &State) -> Vec<String> {
+        state.list().expect("sound").into_iter().map(|(_, entry)| entry.name).collect()
+    }
+
+    #[test]
+    fn an_interface_has_its_place_from_one_store_to_another() {
+        let state = state();
+        let record = state.written();
+        let ring = |interface, next| RingWritten { interface, next, ..RingWritten::default() };
+        record.write(None, &[ring(0, 1), ring(0, 2), ring(0, 3), ring(0, 4)]);
+        assert_eq!(state.free(), Some((2, 1)));
+        state.set_entry(2, &entry("eth1", Hook::Tcx, 4, 1));
+        // The writer has noted nothing of its rings yet.
+        let of_late = |rings: &[RingWritten]| rings[4..].to_vec();
+        assert_eq!(of_late(&record.read().rings), [ring(1, 0), ring(1, 0)]);
+        assert_eq!(record.nothing_of(5), ring(1, 0));
+        let with = |a, b| [ring(0, 1), ring(0, 2), ring(0, 3), ring(0, 4), a, b];
+        record.write(None, &with(ring(1, 8), ring(1, 9)));
+        assert_eq!(of_late(&record.read().rings), [ring(1, 8), ring(1, 9)]);
+
+        let left = PastAccount {
+            name: "others that are gone, or eth1".into(),
+            hook: "tcx".into(),
+            counters: (0..20).collect(),
+        };
+        assert!(state.past_accounts().is_empty());
+        // An owner that dies between two stores has its account among those that left.
+        let whose = state.whose(2);
+        state.leave(2, std::slice::from_ref(&left));
+        state.set_whose(2, whose);
+        assert_eq!(names(&state), ["eth0", "fifteen-letters"]);
+        assert_eq!(state.past_accounts(), std::slice::from_ref(&left));
+        assert_eq!(state.free(), Some((3, 2)));
+        state.vacate_those_left();
+        assert_eq!(state.free(), Some((2, 2)));
+        assert_eq!(record.read().rings.len(), 4);
+
+        // Who gets the place and the rings has nothing of those before.
+        state.set_entry(2, &entry("eth2", Hook::Tcx, 4, 2));
+        assert_eq!(names(&state), ["eth0", "fifteen-letters", "eth2"]);
+        assert_eq!(of_late(&record.read().rings), [ring(2, 0), ring(2, 0)]);
+        assert_eq!(state.past_accounts(), [left]);
+        assert_eq!(state.counting().map(|all| all.len()), Some(3));
+        state.leave(2, &[]);
+        assert_eq!(state.counting().map(|all| all.len()), Some(2));
+        state.set_entry(2, &entry("eth3", Hook::Tcx, 3, 3));
+        assert!(matches!(state.check(), Err(Unreadable::Damaged)), "two have one ring");
     }
 
     #[test]
@@ -486,8 +751,8 @@ mod tests {
     fn what_waits_is_counted_in_every_layout() {
         let state = state();
         state.memory.u32(AT_LAYOUT).store(LAYOUT + 1, Relaxed);
-        let counting = state.counting().expect("it makes sense");
-        assert_eq!(counting.len(), 2);
+        let counting: [_; 2] = state.counting().and_then(|all| all.try_into().ok()).expect("two");
+        let counting = counting.map(|(_, counting)| counting);
         let rings = Mapping::anonymous(counting[0].rings * counting[0].stride).expect("memory");
         let noted = Mapping::anonymous(counting[0].rings * counting[0].slots * 8).expect("memory");
         assert_eq!(counting[0].count(&rings, &noted), 0);
@@ -525,6 +790,7 @@ mod tests {
         let record = state.written();
         assert_eq!(record.read().rings, vec![RingWritten::default(); 4]);
         let ring = |n: u64| RingWritten {
+            interface: 0,
             next: n as u32,
             packets: n + 1,
             frame_bytes: n + 2,

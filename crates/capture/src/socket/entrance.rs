@@ -48,7 +48,7 @@ pub(super) fn perform(
     match request {
         Request::OpenSocket { number } => entrance.open_socket(*number),
         Request::Attach { .. } => entrance.attach(interface).map(Answer::from),
-        Request::Detach => {
+        Request::Detach | Request::GiveUp => {
             entrance.detach();
             Ok(Answer::default())
         }

@@ -28,7 +28,7 @@ pub struct LedgerEntry<'a> {
     pub blocks: &'a [u32],
     /// What the writer has counted so far, these blocks among it.
     pub totals: &'a Totals,
-    /// The losses that segments which have ended tell, by interface.
+    /// The losses of the rings that are there which segments that have ended tell, by interface.
     pub told_lost: &'a [u64],
 }
 
@@ -37,6 +37,10 @@ pub trait Ledger: Send {
     /// Notes what the writer has done, at once: whoever reads the ledger finds this or what was
     /// noted before. The blocks go back to their rings afterwards.
     fn note(&mut self, entry: &LedgerEntry<'_>);
+
+    /// Takes note that a ring has come. What was counted under its interface so far is that of
+    /// rings before it.
+    fn comes(&mut self, interface: u32, totals: &Totals);
 }
 
 impl Store {

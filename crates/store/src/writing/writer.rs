@@ -421,11 +421,17 @@ impl<S: Sink> Writer<S> {
     /// Notes that the blocks of these interfaces are dealt with.
     fn note(&mut self, blocks: &[u32], is_last: bool) {
         let Some(ledger) = &mut self.ledger else { return };
+        let mut told_lost = self.sink.told_lost().to_vec();
+        for (interface, (lost, _)) in &self.gone {
+            if let Some(told) = told_lost.get_mut(*interface as usize) {
+                *told = told.saturating_sub(*lost);
+            }
+        }
         ledger.note(&LedgerEntry {
             segment: self.sink.segment_end().filter(|_| !is_last),
             blocks,
             totals: &self.totals,
-            told_lost: self.sink.told_lost(),
+            told_lost: &told_lost,
         });
     }
 
@@ -536,6 +542,11 @@ impl<S: Sink> Writer<S> {
         if let Some(epoch) = oldest_epoch(&come).filter(|epoch| is_before(*epoch, self.epoch)) {
             self.epoch = epoch;
             self.sink.begin_epoch(epoch);
+        }
+        if let Some(ledger) = &mut self.ledger {
+            for ring in &come {
+                ledger.comes(ring.interface(), &self.totals);
+            }
         }
         self.pace.forget(&gone);
         self.pace.bind(come.iter().map(|ring| ring.interface()), sleep);

@@ -36,7 +36,7 @@ pub struct Record {
     pub config: Option<PathBuf>,
 
     /// Interfaces to record, separated by commas; of patterns with * and ?, and of any, those that
-    /// are up, and those that come up later (without --persist)
+    /// are up, and those that come up later
     #[arg(
         short,
         long = "interface",

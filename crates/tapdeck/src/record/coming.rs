@@ -16,6 +16,7 @@ use tapdeck_capture::{Capture, Clock, LaterPlace, MAX_RINGS};
 use tapdeck_packet::ring::Ring;
 use tapdeck_store::{RingsChange, Totals};
 
+use super::lasting::Lasting;
 use super::newcomers::{MOST_LATER, Newcomer, Newcomers};
 use super::resolve::{RecordPlan, Target};
 use super::source::RecordSource;
@@ -52,12 +53,19 @@ impl Coming {
     }
 }
 
+impl Coming {
+    /// Returns the places of interfaces that are over for so long that another one may have them.
+    fn long_over(&self) -> Vec<usize> {
+        let long = self.over_since.iter().filter(|(_, since)| since.elapsed() >= GRACE);
+        long.map(|(number, _)| *number).collect()
+    }
+}
+
 /// Where a newcomer is put.
 struct Spot {
     number: usize,
     first_interface: u32,
-    /// Whether an interface was there that is over.
-    is_used: bool,
+    most_rings: u32,
 }
 
 impl Recording {
@@ -77,9 +85,7 @@ impl Recording {
             let Newcomer { interface, pattern, .. } = &newcomer;
             let name = &interface.name;
             let spots = self.spots(&newcomer);
-            let why = if self.coming.newcomers.how().is_none() {
-                "with --persist it is not recorded before the recorder is started again".into()
-            } else if spots.is_empty() {
+            let why = if spots.is_empty() {
                 self.why_no_spot()
             } else {
                 let Err(e) = self.take(&newcomer, spots, until) else { continue };
@@ -107,18 +113,22 @@ impl Recording {
             }
             match self.open(name, &spot) {
                 Ok(capture) => break (spot, capture),
-                // The place has another number of rings.
+                // It has more rings than the place.
                 Err(tapdeck_capture::Error::NoPlace(_)) => {}
                 Err(e) => return Err(e.into()),
             }
         };
         self.put_in_force(&mut capture)?;
         let before = newcomer.before;
-        capture.start_later(before.counters, before.at_ns)?;
+        let persist = self.lasting.as_ref().map(Lasting::persist);
+        capture.start_later(before.counters, before.at_ns, persist)?;
         self.report.records(&capture, &format!(" (fits -i {})", newcomer.pattern));
-        let gone = if spot.is_used { capture.interfaces() } else { 0..0 };
+        let mut gone = 0..0;
         if let Some(before) = self.source.captures().get(spot.number) {
-            self.coming.newcomers.has_gone(before);
+            gone = before.interfaces();
+            if !before.has_left() {
+                self.coming.newcomers.has_gone(before);
+            }
         }
         let come = capture.readers().into_iter().map(|ring| Box::new(ring) as Box<dyn Ring>);
         let sleep = longest_sleep_of(&capture).min(self.schedule.flush_every);
@@ -127,10 +137,14 @@ impl Recording {
         self.coming.over_since.remove(&spot.number);
         let interfaces = self.source.descriptions();
         self.writer_control.change_rings(RingsChange { gone, come, interfaces, sleep });
+        if let Some(lasting) = &self.lasting {
+            lasting.persist().note(self.source.captures());
+        }
         Ok(())
     }
 
-    /// Takes note of which interfaces are over, and since when.
+    /// Takes note of which interfaces are over, and since when. Of a lasting recording nothing stays
+    /// pinned of one that is over for long enough, as long as there is another one.
     fn look_for_those_over(&mut self) {
         let now = Instant::now();
         let over = self.source.captures().iter().enumerate();
@@ -141,29 +155,51 @@ impl Recording {
             (number, self.coming.over_since.get(&number).copied().unwrap_or(now))
         });
         self.coming.over_since = since.collect();
+        let Some(lasting) = &self.lasting else { return };
+        for number in self.coming.long_over() {
+            let here = self.source.captures();
+            let is_the_last = here.iter().filter(|capture| !capture.has_left()).count() == 1;
+            if is_the_last || here[number].has_left() {
+                continue;
+            }
+            self.coming.newcomers.has_gone(&here[number]);
+            self.source.leave_place(number, lasting.persist(), &self.coming.totals);
+        }
     }
 
     /// Returns the places that a newcomer may get, the best first.
     fn spots(&self, newcomer: &Newcomer) -> Vec<Spot> {
         let captures = self.source.captures();
-        let end = captures.last().map_or(0, |last| last.interfaces().end);
         let can_reuse = self.reuses_places();
-        let places = captures.iter().enumerate();
-        // Behind the last one numbers are not settled.
-        let mut spots: Vec<Spot> = places
-            .filter(|(number, _)| can_reuse && number + 1 < captures.len())
-            .filter(|(_, capture)| capture.interface().link == newcomer.interface.link)
-            .filter(|(number, _)| {
-                self.coming.over_since.get(number).is_some_and(|since| since.elapsed() >= GRACE)
-            })
-            .map(|(number, capture)| {
-                let first_interface = capture.interfaces().start;
-                Spot { number, first_interface, is_used: true }
-            })
-            .collect();
-        let has_room = (end + MAX_RINGS) as usize <= self.coming.totals.interfaces.len();
-        if captures.len() < self.coming.first_captures + MOST_LATER && has_room {
-            spots.push(Spot { number: captures.len(), first_interface: end, is_used: false });
+        let mut spots: Vec<Spot> = Vec::new();
+        if self.lasting.as_ref().is_some_and(|lasting| !lasting.persist().has_room()) {
+            return spots;
+        }
+        if can_reuse {
+            let over = self.coming.long_over().into_iter();
+            let over = over.filter(|number| {
+                captures[*number].interface().link == newcomer.interface.link
+                    && (self.lasting.is_none() || captures[*number].has_left())
+            });
+            spots.extend(over.map(|number| {
+                let ids = captures[number].interfaces();
+                Spot { number, first_interface: ids.start, most_rings: ids.len() as u32 }
+            }));
+        }
+        if captures.len() < self.coming.first_captures + MOST_LATER {
+            // Numbers between those of others, which one has left before this process began, and
+            // those behind all.
+            let mut ids: Vec<_> = captures.iter().map(Capture::interfaces).collect();
+            ids.sort_by_key(|ids| ids.start);
+            let mut end = 0;
+            let all = self.coming.totals.interfaces.len() as u32;
+            for next in ids.into_iter().chain(std::iter::once(all..all)) {
+                let most_rings = next.start.saturating_sub(end).min(MAX_RINGS);
+                if most_rings > 0 && (can_reuse || next.start == all) {
+                    spots.push(Spot { number: captures.len(), first_interface: end, most_rings });
+                }
+                end = next.end;
+            }
         }
         spots
     }
@@ -197,8 +233,10 @@ impl Recording {
         let place = LaterPlace {
             number: spot.number,
             first_interface: spot.first_interface,
+            most_rings: spot.most_rings,
             clock: &self.clock,
             helper,
+            persist: self.lasting.as_ref().map(Lasting::persist),
         };
         Capture::open_later(name, like, |hook| how.config(hook), &place)
     }

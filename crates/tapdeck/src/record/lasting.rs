@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result};
-use tapdeck_capture::persist::{Persist, Written, WrittenRecord};
-use tapdeck_store::{Ledger, LedgerEntry, SegmentEnd, Store, Totals};
+use tapdeck_capture::persist::{Persist, RingWritten, Written, WrittenRecord};
+use tapdeck_store::{InterfaceTotals, Ledger, LedgerEntry, SegmentEnd, Store, Totals};
 
 use super::resolve::{Origin, RecordPlan, Target};
 use crate::usage::usage;
@@ -70,11 +70,6 @@ impl Lasting {
         self.before.iter().flat_map(|before| &before.rings).map(|ring| ring.told_lost).collect()
     }
 
-    /// Returns how many packets owners before could not write.
-    pub fn unwritten(&self) -> u64 {
-        self.before.iter().flat_map(|before| &before.rings).map(|ring| ring.unwritten).sum()
-    }
-
     /// Goes on counting where the owner before has stopped.
     pub fn go_on(&self, totals: &Totals) {
         let rings = self.before.iter().flat_map(|before| &before.rings);
@@ -103,33 +98,57 @@ impl Lasting {
     /// Returns where the writer notes what it does.
     pub fn ledger(&self) -> Option<Box<dyn Ledger>> {
         let record = self.persist.written()?;
-        let written = record.read();
-        Some(Box::new(PinnedLedger { record, written }))
+        let rings = record.read().rings;
+        let before = vec![RingWritten::default(); rings.len()];
+        Some(Box::new(PinnedLedger { record, rings, before }))
     }
 }
 
 /// Notes what a writer does where the next owner finds it.
 struct PinnedLedger {
     record: WrittenRecord,
-    written: Written,
+    rings: Vec<RingWritten>,
+    /// What was counted under the number of each ring before it came.
+    before: Vec<RingWritten>,
 }
 
 impl Ledger for PinnedLedger {
     fn note(&mut self, entry: &LedgerEntry<'_>) {
-        let rings = &mut self.written.rings;
         for interface in entry.blocks {
-            if let Some(ring) = rings.get_mut(*interface as usize) {
+            if let Some(ring) = self.rings.get_mut(*interface as usize) {
                 ring.next = ring.next.wrapping_add(1);
             }
         }
-        for (ring, totals) in rings.iter_mut().zip(&entry.totals.interfaces) {
-            ring.packets = totals.packets.load(Relaxed);
-            ring.frame_bytes = totals.frame_bytes.load(Relaxed);
-            ring.unwritten = totals.unwritten.load(Relaxed);
+        let rings = self.rings.iter_mut().zip(&self.before);
+        for ((ring, before), totals) in rings.zip(&entry.totals.interfaces) {
+            let counted = counted(totals);
+            // A segment that could not be made durable takes packets back.
+            ring.packets = counted.packets.saturating_sub(before.packets);
+            ring.frame_bytes = counted.frame_bytes.saturating_sub(before.frame_bytes);
+            ring.unwritten = counted.unwritten.saturating_sub(before.unwritten);
         }
-        for (ring, told) in rings.iter_mut().zip(entry.told_lost) {
+        for (ring, told) in self.rings.iter_mut().zip(entry.told_lost) {
             ring.told_lost = *told;
         }
-        self.record.write(entry.segment, rings);
+        self.record.write(entry.segment, &self.rings);
+    }
+
+    fn comes(&mut self, interface: u32, totals: &Totals) {
+        let at = interface as usize;
+        let len = self.rings.len().max(at + 1);
+        self.rings.resize(len, RingWritten::default());
+        self.before.resize(len, RingWritten::default());
+        self.rings[at] = self.record.nothing_of(interface);
+        self.before[at] = totals.interfaces.get(at).map(counted).unwrap_or_default();
+    }
+}
+
+/// Returns what a writer has counted under the number of a ring.
+fn counted(totals: &InterfaceTotals) -> RingWritten {
+    RingWritten {
+        packets: totals.packets.load(Relaxed),
+        frame_bytes: totals.frame_bytes.load(Relaxed),
+        unwritten: totals.unwritten.load(Relaxed),
+        ..RingWritten::default()
     }
 }

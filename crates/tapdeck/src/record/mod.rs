@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tapdeck_capture::interface::Interface;
+use tapdeck_capture::persist::MOST_RINGS;
 use tapdeck_capture::{Capture, Clock, Helper, Later};
 use tapdeck_packet::watch;
 use tapdeck_store::io::go_first_with_threads;
@@ -295,7 +296,7 @@ pub fn run(flags: flags::Record, words: &Words) -> Result<()> {
     clock.beat();
     if let (Some(lasting), Target::Store { dir, .. }) = (&mut lasting, &plan.target) {
         lasting.begin(source.captures(), dir)?;
-        report.goes_on(lasting);
+        report.goes_on(lasting, &source);
         // The rings are at their fullest before the writer begins.
         report.sample(&source);
     }
@@ -371,21 +372,26 @@ fn divide(
     plan: &RecordPlan,
     lasting: Option<&Lasting>,
 ) -> Result<(Option<Arc<Helper>>, usize)> {
-    let later = later(plan, source.captures().len());
-    let room = later.as_ref().map_or(0, |_| MOST_LATER_RINGS);
+    let later = later(plan, source.captures().len(), lasting);
+    let most = match lasting {
+        Some(_) => MOST_RINGS.saturating_sub(source.descriptions().len()),
+        None => MOST_LATER_RINGS,
+    };
+    let room = later.as_ref().map_or(0, |_| MOST_LATER_RINGS.min(most));
     Ok((source.divide(lasting, later, || plan.remove_socket())?, room))
 }
 
 /// Returns what the helper may open later; `None` where that is nothing.
-fn later(plan: &RecordPlan, first_captures: usize) -> Option<Later> {
-    let pattern = plan.later.clone().filter(|pattern| !pattern.lasts)?;
+fn later(plan: &RecordPlan, first_captures: usize, lasting: Option<&Lasting>) -> Option<Later> {
+    let pattern = plan.later.clone()?;
+    let pins = lasting.map(|lasting| lasting.persist().later_pins());
     let admit = move |interface: &Interface| {
         if pattern.of(interface).is_none() {
             return Err("it fits no pattern of -i, or is down".to_owned());
         }
         pattern.how.best(interface).map_err(|e| format!("{e:#}"))
     };
-    Some(Later { admit: Box::new(admit), most: first_captures + MOST_LATER })
+    Some(Later { admit: Box::new(admit), most: first_captures + MOST_LATER, pins })
 }
 
 /// Tells the user, and the recording itself, what went unseen since the last call.

@@ -32,15 +32,12 @@ pub struct Pattern {
     pub patterns: Vec<String>,
     pub names: Vec<String>,
     pub how: How,
-    /// Whether the recording outlives its process: what is pinned is settled at the start, and so
-    /// newcomers are only told.
-    pub lasts: bool,
 }
 
 impl Pattern {
     /// Returns whether an interface may go for good: no one has asked for it by its name.
     pub fn comes_and_goes(&self, name: &str) -> bool {
-        !self.lasts && !self.names.iter().any(|named| named == name)
+        !self.names.iter().any(|named| named == name)
     }
 
     /// Returns the pattern that means an interface, if one does.
@@ -96,9 +93,9 @@ impl Newcomers {
         Self { plan, known: known(&all, looked_ns), gone, looked_ns, told, failed }
     }
 
-    /// Returns how newcomers are recorded; `None` where they are not.
+    /// Returns how newcomers are recorded; `None` where there are none.
     pub fn how(&self) -> Option<&How> {
-        self.plan.as_ref().filter(|plan| !plan.lasts).map(|plan| &plan.how)
+        self.plan.as_ref().map(|plan| &plan.how)
     }
 
     /// Returns whether an interface may go for good.
@@ -123,7 +120,7 @@ impl Newcomers {
                         && plan.comes_and_goes(&its.name));
                 has_name || !capture.is_gone() && its.index == interface.index
             };
-            captures.iter().any(is_it)
+            captures.iter().any(|capture| !capture.has_left() && is_it(capture))
         };
         let mut newcomers = Vec::new();
         for interface in all.iter().filter(|interface| !is_recorded(interface)) {
@@ -209,10 +206,16 @@ pub fn patterns(names: &[String]) -> (Vec<String>, Vec<String>) {
     names.iter().cloned().partition(|name| is_pattern(name))
 }
 
-/// Puts the interfaces that are up now in the place of patterns.
-pub fn expand(names: &[String]) -> Result<Vec<String>> {
+/// Puts the interfaces that are up now in the place of patterns. Where a lasting recording has
+/// `left` some, these are what patterns mean: the others come later.
+pub fn expand(names: &[String], left: &[String]) -> Result<Vec<String>> {
     if !names.iter().any(|name| is_pattern(name)) {
         return Ok(names.to_vec());
+    }
+    if !left.is_empty() {
+        let is_meant = |name: &&String| names.iter().any(|pattern| fits(pattern, name));
+        let missing = names.iter().filter(|name| !is_pattern(name) && !left.contains(name));
+        return Ok(left.iter().filter(is_meant).chain(missing).cloned().collect());
     }
     let all = Interface::all()?;
     let mut expanded: Vec<String> = Vec::new();

@@ -7,16 +7,20 @@
 
 use std::collections::BTreeMap;
 
-use tapdeck_capture::Capture;
+use tapdeck_capture::persist::{MOST_PAST, PastAccount};
+use tapdeck_capture::{Capture, Hook};
+use tapdeck_packet::account::{Counters, InterfaceCounters};
 use tapdeck_store::Totals;
 
 use super::newcomers::Pattern;
 use super::source::{InterfaceAccount, Settings, Written, of_capture};
 
 /// How many names are kept of interfaces that are gone.
-const MOST_NAMES: usize = 256;
+const MOST_NAMES: usize = MOST_PAST - 1;
 /// The name under which the others are added up, which no interface can have.
 const OTHERS: &str = "others that are gone";
+
+const NO_SETTINGS: Settings = Settings { paused: false, snaplen: None, filter: None, rules: 0 };
 
 /// The accounts of interfaces that are gone for good.
 #[derive(Default)]
@@ -28,8 +32,33 @@ pub struct Past {
 }
 
 impl Past {
-    pub fn new(later: Option<Pattern>) -> Self {
-        Self { later, ..Self::default() }
+    /// Goes on with the accounts that owners before have noted.
+    pub fn new(later: Option<Pattern>, accounts: Vec<PastAccount>) -> Self {
+        let gone = accounts.into_iter().map(|PastAccount { name, hook, counters: noted }| {
+            let mut counters = InterfaceCounters::default();
+            counters.values_mut().into_iter().zip(noted).for_each(|(to, value)| *to = value);
+            let hook = Hook::named(&hook);
+            let account = InterfaceAccount {
+                name: name.clone(),
+                hook: hook.map_or("gone", |hook| hook.name()),
+                outbound: hook.is_some_and(Hook::sees_outbound),
+                attached: None,
+                counters,
+                settings: NO_SETTINGS,
+            };
+            (name, account)
+        });
+        Self { later, gone: gone.collect(), before: BTreeMap::new() }
+    }
+
+    /// Returns the accounts for the next owner.
+    pub fn lasting(&self) -> Vec<PastAccount> {
+        let account = |account: &InterfaceAccount| PastAccount {
+            name: account.name.clone(),
+            hook: account.hook.to_owned(),
+            counters: account.counters.values(),
+        };
+        self.gone.values().map(account).collect()
     }
 
     /// Returns the account of an interface that has a place.
@@ -59,12 +88,11 @@ impl Past {
         } else {
             OTHERS.to_owned()
         };
-        let settings = Settings { paused: false, snaplen: None, filter: None, rules: 0 };
         match self.gone.get_mut(&name) {
             Some(before) => before.counters.add(&account.counters),
             None => drop(self.gone.insert(
                 name.clone(),
-                InterfaceAccount { name, attached: None, settings, ..account },
+                InterfaceAccount { name, attached: None, settings: NO_SETTINGS, ..account },
             )),
         }
     }

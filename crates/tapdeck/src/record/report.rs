@@ -188,7 +188,11 @@ impl Report {
         }
         for (capture, reason) in source.captures().iter().zip(self.plan.origin.reasons()) {
             let reason = reason.map(|r| format!(" (auto: {r})")).unwrap_or_default();
-            self.records(capture, &reason);
+            if capture.is_gone() {
+                self.interface_event(&capture.interface().name, Event::Gone);
+            } else {
+                self.records(capture, &reason);
+            }
         }
     }
 
@@ -210,9 +214,9 @@ impl Report {
     }
 
     /// Tells of a lasting recording that it was taken over, if it was.
-    pub fn goes_on(&mut self, lasting: &Lasting) {
+    pub fn goes_on(&mut self, lasting: &Lasting, source: &RecordSource) {
         self.takeovers = lasting.persist().takeovers();
-        self.unwritten_before = lasting.unwritten();
+        self.unwritten_before = total(&source.account(&self.totals)).dropped_unwritten;
         self.lasting = Some(lasting.name().to_owned());
         if self.takeovers > 0 {
             self.inform(&format!(

@@ -166,8 +166,10 @@ impl Changeable {
 impl RecordPlan {
     pub fn new(mut f: flags::Record) -> Result<Self> {
         let (patterns, names) = patterns(&f.interfaces);
+        let left = f.persist.as_deref().map(hooks_left).unwrap_or_default();
         if f.group.is_none() {
-            f.interfaces = expand(&f.interfaces)?;
+            let left: Vec<String> = left.iter().map(|(name, _)| name.clone()).collect();
+            f.interfaces = expand(&f.interfaces, &left)?;
         }
         let target = target(&f)?;
         let read_again = read_again(&f);
@@ -189,12 +191,12 @@ impl RecordPlan {
                 }
                 Origin::Group { name: name.clone(), options }
             }
-            None => from_interfaces(&f, &rules_options)?,
+            None => from_interfaces(&f, &rules_options, &left)?,
         };
         let later = if patterns.is_empty() {
             None
         } else {
-            Some(Pattern { patterns, names, how: How::of(&f)?, lasts: f.persist.is_some() })
+            Some(Pattern { patterns, names, how: How::of(&f)? })
         };
         let socket = match (&f.group, f.socket, &target) {
             (None, Some(path), _) => SocketPlace::At(path),
@@ -251,18 +253,26 @@ impl RecordPlan {
     }
 }
 
-fn from_interfaces(f: &flags::Record, rules_options: &Options) -> Result<Origin> {
+fn from_interfaces(
+    f: &flags::Record,
+    rules_options: &Options,
+    left: &[(String, Hook)],
+) -> Result<Origin> {
     let rules = f.rules.as_deref().map(|path| load(path, rules_options)).transpose()?;
-    let left = f.persist.as_deref().map(hooks_left).unwrap_or_default();
     let how = How::of(f)?;
     let mut interfaces: Vec<(String, Config)> = Vec::new();
     let mut reasons = Vec::new();
     for name in &f.interfaces {
-        if interfaces.iter().any(|(n, _)| n == name) {
+        let is_left = left.iter().any(|(its, _)| its == name);
+        // Of those left one may have been renamed, and its name another one's by then.
+        if !is_left && interfaces.iter().any(|(n, _)| n == name) {
             return usage(format!("{name} is named twice"));
         }
-        let (hook, reason) = choose_hook(f.hook, name, &left)?;
-        how.check_deliver(hook, name)?;
+        let (hook, reason) = choose_hook(f.hook, name, left)?;
+        // Of one that has gone since nothing can be taken away.
+        if !is_left || Interface::by_name(name)?.is_some() {
+            how.check_deliver(hook, name)?;
+        }
         let rules = rules.as_ref().map(|(_, compiled)| compiled.clone());
         let config = Config { rules, ..how.config(hook) };
         check_lasting(f, name, hook)?;
@@ -279,6 +289,8 @@ pub struct How {
     deliver: Option<Deliver>,
     /// Whether the interface of the default route may be cut off.
     may_cut_off: bool,
+    /// Whether hooks outlive their process.
+    lasts: bool,
     /// For whatever hook, and without rules.
     config: Config,
 }
@@ -308,7 +320,8 @@ impl How {
             DeliverChoice::Pass => Deliver::Pass,
             DeliverChoice::Consume => Deliver::Consume,
         });
-        Ok(Self { hook: f.hook, deliver, may_cut_off: f.yes_this_interface, config })
+        let (may_cut_off, lasts) = (f.yes_this_interface, f.persist.is_some());
+        Ok(Self { hook: f.hook, deliver, may_cut_off, lasts, config })
     }
 
     /// Returns how an interface is recorded at a hook, without rules.
@@ -319,6 +332,9 @@ impl How {
     /// Returns how an interface is recorded at the hook that is best for it, without rules.
     pub fn best(&self, interface: &Interface) -> Result<Config> {
         let (hook, _) = choose_hook(self.hook, &interface.name, &[])?;
+        if self.lasts {
+            check_outlives(hook, &interface.name)?;
+        }
         self.check_deliver(hook, &interface.name)?;
         Ok(self.config(hook))
     }
@@ -366,18 +382,23 @@ fn check_lasting(f: &flags::Record, name: &str, hook: Hook) -> Result<()> {
     if f.persist.is_none() {
         return Ok(());
     }
-    if !hook.can_outlive() {
-        return usage(format!(
-            "--persist: hook {hook} on {name} ends with its process; take {}",
-            Hook::list(Hook::can_outlive, "or")
-        ));
-    }
+    check_outlives(hook, name)?;
     if f.rules.is_some() && !hook.can_exchange_filter() {
         return usage(format!(
             "--persist: the programs of hook {hook} cannot be exchanged, and so not their rules: leave out --rules"
         ));
     }
     Ok(())
+}
+
+fn check_outlives(hook: Hook, name: &str) -> Result<()> {
+    if hook.can_outlive() {
+        return Ok(());
+    }
+    usage(format!(
+        "--persist: hook {hook} on {name} ends with its process; take {}",
+        Hook::list(Hook::can_outlive, "or")
+    ))
 }
 
 fn target(f: &flags::Record) -> Result<Target> {

@@ -71,21 +71,25 @@ impl RecordSource {
             Origin::Interfaces { interfaces, .. } => {
                 let mut captures: Vec<Capture> = Vec::new();
                 let mut first_interface = 0;
+                let comes_and_goes = |name: &str| {
+                    plan.later.as_ref().is_some_and(|later| later.comes_and_goes(name))
+                };
                 for (name, config) in interfaces {
                     let capture = match lasting {
                         Some(lasting) => {
-                            let place = (lasting.persist(), captures.len());
+                            let place = (lasting.persist(), captures.len(), comes_and_goes(name));
                             Capture::open_lasting(name, config, first_interface, clock, place)?
                         }
                         None => Capture::open(name, config, first_interface, clock)?,
                     };
-                    first_interface += capture.rings().len() as u32;
+                    first_interface = capture.interfaces().end;
                     captures.push(capture);
                 }
                 if let Some((_, Config { filter: Some(expression), .. })) = interfaces.first() {
                     check_filter(expression, captures.iter().map(Capture::interface))?;
                 }
-                Ok(Self::Interfaces(captures, Past::new(plan.later.clone())))
+                let past = lasting.map(|lasting| lasting.persist().past()).unwrap_or_default();
+                Ok(Self::Interfaces(captures, Past::new(plan.later.clone(), past)))
             }
             Origin::Group { name, options } => {
                 let mut group = Membership::join(name, options)?;
@@ -144,11 +148,23 @@ impl RecordSource {
         }
     }
 
-    /// Returns the pcapng interfaces that packets name.
+    /// Returns the pcapng interfaces that packets name, in the order of their numbers. A number that
+    /// no ring has is one more of the interface before.
     pub fn descriptions(&self) -> Vec<InterfaceDescription> {
         match self {
             Self::Interfaces(captures, _) => {
-                captures.iter().flat_map(Capture::descriptions).collect()
+                let mut captures: Vec<&Capture> = captures.iter().collect();
+                captures.sort_by_key(|capture| capture.interfaces().start);
+                let mut all: Vec<InterfaceDescription> = Vec::new();
+                for capture in captures {
+                    let its = capture.descriptions();
+                    let before = all.last().or(its.first()).cloned();
+                    if let Some(before) = before {
+                        all.resize(capture.interfaces().start as usize, before);
+                    }
+                    all.extend(its);
+                }
+                all
             }
             Self::Group(group) => group.interfaces().to_vec(),
         }
@@ -183,9 +199,18 @@ impl RecordSource {
         if place == captures.len() {
             captures.push(capture);
         } else {
-            past.note(&captures[place], totals);
-            captures[place] = capture;
+            let before = std::mem::replace(&mut captures[place], capture);
+            if !before.has_left() {
+                past.note(&before, totals);
+            }
         }
+    }
+
+    /// Has an interface that is gone leave its place in a lasting recording.
+    pub fn leave_place(&mut self, place: usize, persist: &Persist, totals: &Totals) {
+        let Self::Interfaces(captures, past) = self else { return };
+        past.note(&captures[place], totals);
+        captures[place].leave_place(persist, &past.lasting());
     }
 
     /// Looks whether the daemon has died whose member this recorder is.
@@ -333,7 +358,8 @@ impl RecordSource {
     pub fn account(&self, totals: &Totals) -> Vec<InterfaceAccount> {
         match self {
             Self::Interfaces(captures, past) => {
-                let now = captures.iter().map(|capture| past.account_of(capture, totals));
+                let now = captures.iter().filter(|capture| !capture.has_left());
+                let now = now.map(|capture| past.account_of(capture, totals));
                 past.with_gone(now.collect())
             }
             Self::Group(group) => vec![of_membership(group, totals)],

@@ -3,4 +3,5 @@
 
 pub mod bench;
 pub mod daemon;
+pub mod later;
 pub mod recorder;
