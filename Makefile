@@ -69,7 +69,7 @@ nightly: setup ## Run the long tests: an hour (root)
 	TAPDECK_EXPRESSIONS=100 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test hook_expressions -- --nocapture
 	TAPDECK_EXPRESSIONS=30000 TAPDECK_SEED=$$(date +%Y%m%d000) cargo test --release -p tapdeck --test plans -- --nocapture
 	cargo test --release -p tapdeck --test crashes -- --nocapture
-	TAPDECK_KILLS=25 cargo test --release -p tapdeck --test takeover -- --nocapture
+	TAPDECK_KILLS=25 cargo test --release -p tapdeck --test takeover --test later_persist -- --nocapture
 	TAPDECK_STEERED_PACKETS=10000000 cargo test --release -p tapdeck --test steering -- --nocapture
 	TAPDECK_FETCH_ROWS=10000 cargo test --release -p tapdeck --test fetch -- --nocapture
 	TAPDECK_FILTER_PROGRAMS=20000 cargo test --release -p tapdeck-capture --lib filter -- --nocapture

@@ -309,7 +309,8 @@ impl Loaded {
         Ok((Self { programs, rings, control: control.clone(), _polls: None }, control))
     }
 
-    /// Returns what another process needs that is to read the rings, which may be pinned at a place.
+    /// Returns what another process needs that is to read the rings, which may be pinned at a
+    /// place.
     pub(crate) fn hand_over(&self, place: Option<&Place>) -> io::Result<HandedOver> {
         let object = &self.programs.here()?.object;
         let fd = |name| -> io::Result<OwnedFd> { map(object, name)?.as_fd().try_clone_to_owned() };
@@ -385,7 +386,8 @@ impl Loaded {
         }
     }
 
-    /// Has the next owner go on with the table of flows that programs cut off which were loaded anew.
+    /// Has the next owner go on with the table of flows that programs cut off which were loaded
+    /// anew.
     pub(crate) fn pin_flows(&self, place: &Place) -> io::Result<()> {
         pin_flows(self.programs.here()?, place)
     }

@@ -404,8 +404,9 @@ impl Capture {
         done
     }
 
-    /// Has an interface that is gone leave its place in a lasting recording, whose accounts of those
-    /// that have left are `past` from now on, and removes its pins. It does not come back here.
+    /// Has an interface that is gone leave its place in a lasting recording, whose accounts of
+    /// those that have left are `past` from now on, and removes its pins. It does not come back
+    /// here.
     pub fn leave_place(&mut self, persist: &Persist, past: &[PastAccount]) {
         let Some(Lasting { place, .. }) = self.lasting.take() else { return };
         persist.leave(place.index, past);

@@ -2,10 +2,10 @@
 //!
 //! A request is one message of a `SOCK_SEQPACKET` socket: four words of 32 bits (what is asked, of
 //! which interface by its place among those of the recorder, a value, how many instructions
-//! follow), and so many words of 64 bits, each an instruction of a classic BPF program; before those
-//! of an interface that is to be opened stand two words more ([`OpenAt`]). An answer
-//! is three words (whether it was done, or which step failed; the number of the error; a value),
-//! then the error's text. With it come descriptors, where some were asked for.
+//! follow), and so many words of 64 bits, each an instruction of a classic BPF program; before
+//! those of an interface that is to be opened stand four words more ([`OpenAt`]). An answer is
+//! three words (whether it was done, or which step failed; the number of the error; a value), then
+//! the error's text. With it come descriptors, where some were asked for.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -88,9 +88,10 @@ pub(crate) enum Request {
     /// such.
     TakeRefused,
     /// Open the interface of this index, which came later, with this filter and without rules: for
-    /// the place of one that is gone, or behind all, and with rings as this says. What is asked of that place is asked of this
-    /// interface from now on. Is answered by [`Opened`], and by the maps and the program of
-    /// [`HandedOver`](crate::bpf::loaded::HandedOver) where programs fill rings.
+    /// the place of one that is gone, or behind all, and with rings as this says. What is asked of
+    /// that place is asked of this interface from now on. Is answered by [`Opened`], and by the
+    /// maps and the program of [`HandedOver`](crate::bpf::loaded::HandedOver) where programs
+    /// fill rings.
     Open {
         ifindex: u32,
         at: OpenAt,

@@ -56,7 +56,7 @@ const ENTRY: usize = 128;
 const NAME_BYTES: usize = 16;
 /// Where an interface's [`Counting`] is, behind name, hook, geometry and what programs were told.
 const AT_COUNTING: usize = 64;
-/// Where a place says whose it is: the interface's number times two, plus one while it is that one's.
+/// Where a place says whose it is: the interface's number times two, plus one while it has that.
 const AT_WHOSE: usize = 88;
 /// The number of its first ring, and what else pcapng says of it: its link type, its MAC address,
 /// which a mark follows where it has one, and its kind.

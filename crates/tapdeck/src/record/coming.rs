@@ -143,8 +143,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Takes note of which interfaces are over, and since when. Of a lasting recording nothing stays
-    /// pinned of one that is over for long enough, as long as there is another one.
+    /// Takes note of which interfaces are over, and since when. Of a lasting recording nothing
+    /// stays pinned of one that is over for long enough, as long as there is another one.
     fn look_for_those_over(&mut self) {
         let now = Instant::now();
         let over = self.source.captures().iter().enumerate();

@@ -148,8 +148,8 @@ impl RecordSource {
         }
     }
 
-    /// Returns the pcapng interfaces that packets name, in the order of their numbers. A number that
-    /// no ring has is one more of the interface before.
+    /// Returns the pcapng interfaces that packets name, in the order of their numbers. A number
+    /// that no ring has is one more of the interface before.
     pub fn descriptions(&self) -> Vec<InterfaceDescription> {
         match self {
             Self::Interfaces(captures, _) => {
