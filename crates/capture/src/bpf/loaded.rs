@@ -42,8 +42,7 @@ pub(crate) struct PinnedMaps {
     shed: OwnedFd,
     cuts: OwnedFd,
     noted: OwnedFd,
-    /// `None` where an owner has pinned them whose programs woke nobody.
-    wakes: Option<OwnedFd>,
+    wakes: OwnedFd,
 }
 
 /// The maps that hold the rings and what is said of them: the names under which they are pinned,
@@ -55,10 +54,8 @@ const PINNED: [(&str, &str); 7] = [
     ("control", ".data.control"),
     ("shed", "shed"),
     ("cuts", "cuts"),
-    (WAKES, WAKES),
+    ("wakes", "wakes"),
 ];
-/// The map by which the programs wake the writer.
-const WAKES: &str = "wakes";
 const NOTED: &str = "noted";
 
 impl PinnedMaps {
@@ -73,21 +70,8 @@ impl PinnedMaps {
             shed: open("shed")?,
             cuts: open("cuts")?,
             noted: open(NOTED)?,
-            wakes: match open(WAKES) {
-                Ok(wakes) => Some(wakes),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-                Err(e) => return Err(e),
-            },
+            wakes: open("wakes")?,
         })
-    }
-
-    /// Pins the map that an owner before has not had.
-    fn with_wakes(self, object: &Object, place: &Place) -> io::Result<Self> {
-        if self.wakes.is_some() {
-            return Ok(self);
-        }
-        pin_anew(map(object, WAKES)?.as_fd(), &place.path(WAKES))?;
-        Ok(Self { wakes: Some(pins::open(&place.path(WAKES))?), ..self })
     }
 
     /// Pins the maps of an object that was loaded.
@@ -101,9 +85,8 @@ impl PinnedMaps {
 
     /// Has the programs of an object that is loaded next work on these maps.
     fn reuse(&self, open: &mut OpenObject) -> io::Result<()> {
-        let fds = [&self.rings, &self.data, &self.release, &self.control, &self.shed, &self.cuts];
-        let fds = fds.map(Some).into_iter().chain([self.wakes.as_ref()]);
-        let fds: Vec<Option<&OwnedFd>> = fds.collect();
+        let (shed, cuts, wakes) = (&self.shed, &self.cuts, &self.wakes);
+        let fds = [&self.rings, &self.data, &self.release, &self.control, shed, cuts, wakes];
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             // libbpf puts the object's name before that of a section.
@@ -111,8 +94,7 @@ impl PinnedMaps {
                 if its.starts_with('.') { name.ends_with(its) } else { name == its }
             };
             let Some(at) = PINNED.iter().position(|(_, its)| is_it(its)) else { continue };
-            let Some(fd) = fds[at] else { continue };
-            map.reuse_fd(fd.as_fd()).map_err(|e| io_error(&e))?;
+            map.reuse_fd(fds[at].as_fd()).map_err(|e| io_error(&e))?;
         }
         Ok(())
     }
@@ -132,8 +114,7 @@ impl PinnedMaps {
         let rings = RingMemory::set(geometry, &rings, &data, &release);
         let rings = RingMemory::noting_in(rings, &noted);
         let rings = RingMemory::counting_in(rings, &shed, &cuts);
-        let Some(wakes) = &self.wakes else { return Ok(rings) };
-        Ok(RingMemory::woken_by(rings, &Arc::new(WakesMap::of(wakes.as_fd())?)))
+        Ok(RingMemory::woken_by(rings, &Arc::new(WakesMap::of(self.wakes.as_fd())?)))
     }
 }
 
@@ -352,7 +333,7 @@ impl Loaded {
         }
         pin_flows(&loaded, place)?;
         let pinned = match found {
-            Some(found) => found.with_wakes(&loaded.object, place)?,
+            Some(found) => found,
             None => PinnedMaps::pin(&loaded.object, params.geometry, place)?,
         };
         let rings = pinned.rings(params.geometry)?.into_iter().map(Arc::new).collect();
