@@ -133,7 +133,7 @@ fn programs_that_outlive_their_owner_wake_its_reader_as_well() {
         let hook = Hook::Xdp;
         let clock = Arc::new(Clock::default());
         let persist = Persist::open("waking", &[("vb", hook)]).expect("a place");
-        let capture = Capture::open_lasting("vb", &config(hook), 0, &clock, (&persist, 0));
+        let capture = Capture::open_lasting("vb", &config(hook), 0, &clock, (&persist, 0, false));
         goes_to_sleep_and_wakes(&net, capture.expect("the hook"), hook);
         persist.clean();
     });
