@@ -179,6 +179,36 @@ test_dotted() {
     check "under its name" says vb.100 tapdeck ctl persist list
 }
 
+join() {
+    ip link add "$1" type veth peer name "${1}a" netns a
+    ip link set "$1" up
+    ip -n a link set "${1}a" up
+}
+
+# A recorder of a pattern, which gets another interface while it has no right to make pins.
+test_later() {
+    local unit=tapdeck-record@later store=/var/lib/tapdeck/later pid
+    join link0
+    sed -e 's/"vb"/"link*"/; s#tapdeck/vb#tapdeck/later#; s/^ring-bytes = .*/ring-bytes = "16MiB"/' \
+        /etc/tapdeck/record.d/vb.toml >/etc/tapdeck/record.d/later.toml
+    check "a pattern is recorded" systemctl start $unit
+    join link1
+    check "an interface that comes later is recorded" wait_for says '"link1"' tapdeck ctl --dir $store stats --json
+    pid=$(property MainPID $unit)
+    ip netns exec a tapdeck gen -i link1a --size 200 --rate 2kpps --duration 8s --seed 5 --json /tmp/later.json >/tmp/later.log 2>&1 &
+    sending=$!
+    sleep 2
+    kill -9 "$pid"
+    check "its recorder is started again" wait_for begun_anew "$pid" $unit
+    wait "$sending"
+    sleep 2
+    check "kill -9 loses nothing of it" tapdeck check-traffic $store --sent /tmp/later.json
+    systemctl stop $unit
+    check "its hooks are dropped, too" tapdeck ctl persist drop later
+    ip link del link0
+    ip link del link1
+}
+
 # get PATH: what the gateway answers.
 get() { curl -sS --max-time 10 "http://127.0.0.1:9670$1"; }
 
@@ -294,6 +324,6 @@ test_purge() {
 echo "# Linux $(uname -r), $(systemctl --version | head -n 1)"
 grep -q tapdeck.only_boot /proc/cmdline && exit
 lay_cable
-for test in install start record kill reload dotted gateway upgrade daemon purge; do "test_$test"; done
+for test in install start record kill reload dotted later gateway upgrade daemon purge; do "test_$test"; done
 echo "$passed passed, $failed failed"
 sync
