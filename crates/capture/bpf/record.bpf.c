@@ -36,8 +36,8 @@ struct td_control control SEC(".data.control");
 #include "images.h"
 #endif
 
-/* Rings of which a reader that sleeps has a block to read. It does not matter which, and whether
- * there was room to say so: one is enough to wake it. */
+/* Rings of which a reader that sleeps has a block to read. It matters neither which one nor whether
+ * there was room to say so: any wakes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -132,7 +132,7 @@ static __always_inline void completed(const struct place *place, __u32 block)
 	struct td_release *r = bpf_map_lookup_elem(&release, &ix);
 
 	if (r && td_wakes(block, NOW(r->released), NOW(r->awake)))
-		bpf_ringbuf_output(&wakes, &ix, sizeof(ix), 0);
+		bpf_ringbuf_output(&wakes, &ix, sizeof(ix), BPF_RB_FORCE_WAKEUP);
 }
 
 static __always_inline __u32 snaplen(void)

@@ -3,7 +3,7 @@
 //!
 //! So each [`Outlet`] writes on a thread of its own, behind a queue of bounded size. A line that
 //! finds the queue full is dropped, and when the outlet gets on again it says how many were. The
-//! end waits for the last lines, but not for long.
+//! end waits for the last lines, but not for long: for a reader, [`PATIENCE`].
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const MOST: usize = 1 << 20;
 /// How long the end waits for a reader.
 pub const PATIENCE: Duration = Duration::from_secs(2);
-/// How many times as long it waits for a thread that has not begun to write.
+/// How many times as long it waits in all, for a thread that gets no time on a busy machine.
 pub const LATE: u32 = 15;
 
 /// Makes the words that say how many lines were dropped.
@@ -35,7 +35,8 @@ struct Queue {
     bytes: usize,
     /// Lines that found no room since the last ones that did.
     dropped: u64,
-    is_writing: bool,
+    /// When the thread began with a line that it has not written yet.
+    writing_since: Option<Instant>,
     /// Why nothing is written any more.
     failed: Option<io::Error>,
     has_failed: bool,
@@ -92,15 +93,13 @@ impl Outlet {
         let end = Instant::now() + PATIENCE * LATE;
         let mut queue = self.lock();
         while !queue.is_idle() && !queue.has_failed {
-            // On a busy machine the thread itself may come late.
-            let left = end.saturating_duration_since(Instant::now());
-            let left = if queue.is_writing { left.min(PATIENCE) } else { left };
-            let waited = self.0.changed.wait_timeout(queue, left);
-            let (now, ended) = waited.unwrap_or_else(PoisonError::into_inner);
-            if ended.timed_out() {
+            let until = queue.writing_since.map_or(end, |since| end.min(since + PATIENCE));
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return;
             }
-            queue = now;
+            let waited = self.0.changed.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -130,12 +129,12 @@ impl Outlet {
                 queue = self.0.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            queue.is_writing = true;
+            queue.writing_since = Some(Instant::now());
             self.0.changed.notify_all();
             drop(queue);
             let written = out.write_all(&line).and_then(|()| out.flush());
             queue = self.lock();
-            queue.is_writing = false;
+            queue.writing_since = None;
             if let Err(e) = written {
                 queue.failed = Some(e);
                 queue.has_failed = true;
@@ -162,7 +161,7 @@ impl Queue {
     }
 
     fn is_idle(&self) -> bool {
-        self.lines.is_empty() && !self.is_writing && self.dropped == 0
+        self.lines.is_empty() && self.writing_since.is_none() && self.dropped == 0
     }
 }
 

@@ -4,10 +4,9 @@
 //! All of it goes to standard error. Where nobody can be told, the work goes on all the same.
 
 use std::io::{self, IsTerminal, Read, Write, stderr};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tapdeck_packet::printable;
 
 use crate::messages::{self, Level, Teller};
@@ -30,23 +29,17 @@ fn tell(level: Level, text: &str) {
 /// Tells why the program ends, and does not wait for long where nobody reads it.
 pub fn say_last(text: &str) {
     let text = text.to_owned();
-    let (done, is_done) = mpsc::channel::<()>();
+    let (begun, goes_on) = mpsc::channel::<()>();
     let write = move || {
+        let _ = begun.send(());
         tell(Level::Error, &text);
-        drop(done);
     };
     if std::thread::Builder::new().name("tapdeck-last".into()).spawn(write).is_ok() {
         // On a busy machine the thread itself may come late.
-        let is_late = || is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
-        (0..LATE).take_while(|_| is_late() && is_read()).for_each(drop);
+        let _ = goes_on.recv_timeout(PATIENCE * LATE);
+        // This ends with the thread.
+        let _ = goes_on.recv_timeout(PATIENCE);
     }
-}
-
-/// Returns whether standard error takes something now.
-fn is_read() -> bool {
-    let stderr = stderr();
-    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// The live line of a recorder or a daemon, with lines that stay above it. Whoever tells does not

@@ -67,7 +67,7 @@ pub struct Block<'a> {
     pub contents: Contents,
 }
 
-/// What producers wake a reader by that rests.
+/// The means by which producers wake a reader that rests.
 pub trait Waker: Send + Sync {
     /// Returns a descriptor that is readable once a producer has woken the reader, until
     /// [`Waker::clear`].

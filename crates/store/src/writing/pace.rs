@@ -24,6 +24,8 @@ pub(super) struct Pace {
     /// When the rings were looked at last, and how much of each had been taken by then.
     looked: Instant,
     taken: Vec<u64>,
+    /// Whether all rings together take longer for a block than the writer may sleep.
+    is_slow: bool,
 }
 
 impl Pace {
@@ -33,7 +35,8 @@ impl Pace {
 
     pub fn new() -> Self {
         let (bounds, longest, wait) = (BTreeMap::new(), SHORTEST, SHORTEST);
-        Self { bounds, longest, wait, looked: Instant::now(), taken: Vec::new() }
+        let (looked, taken, is_slow) = (Instant::now(), Vec::new(), false);
+        Self { bounds, longest, wait, looked, taken, is_slow }
     }
 
     /// Has the bound be no longer than this as long as there are these rings.
@@ -55,16 +58,19 @@ impl Pace {
     /// Returns how long the writer may sleep that has found nothing in these rings to write.
     pub fn sleep(&mut self, rings: &[Box<dyn Ring>], now: Instant) -> Duration {
         let taken: Vec<u64> = rings.iter().map(|ring| ring.taken()).collect();
-        let came = taken.iter().zip(&self.taken).map(|(now, then)| now.wrapping_sub(*then)).max();
-        self.after(came.unwrap_or(0), now.saturating_duration_since(self.looked));
+        let came = taken.iter().zip(&self.taken).map(|(now, then)| now.wrapping_sub(*then));
+        let time = now.saturating_duration_since(self.looked);
+        let all: u128 = came.clone().map(u128::from).sum();
+        self.is_slow = all * self.longest.as_nanos() <= u128::from(BLOCK) * time.as_nanos();
+        self.after(came.max().unwrap_or(0), time);
         (self.looked, self.taken) = (now, taken);
         self.wait
     }
 
-    /// Returns whether packets come so slowly, or not at all, that the writer sleeps for as long as
-    /// it may.
-    pub fn is_longest(&self) -> bool {
-        self.wait == self.longest
+    /// Returns whether packets come so slowly, or not at all, that being woken for each block is
+    /// less work than looking for it.
+    pub fn is_slow(&self) -> bool {
+        self.is_slow && self.wait == self.longest
     }
 
     /// Takes in how much came in a time, at the ring that got most.

@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 use tapdeck_packet::pcapng::{ENHANCED_PACKET, InterfaceDescription};
 use tapdeck_packet::ring::{Block, Contents, Cut, Hold, Ring};
 use tapdeck_packet::watch::{beat, waiting, watch};
@@ -82,7 +83,7 @@ pub trait Sink: Send {
     /// Begins another epoch, which the next blocks are of.
     fn begin_epoch(&mut self, epoch: u8);
 
-    /// Called after each write, whenever the writer has slept for packets that are coming, and eight
+    /// Called after each write, whenever the writer has slept for packets that are coming, and four
     /// times a second at least, for what depends on time. `lost` holds for each interface the packets
     /// dropped so far.
     fn tick(&mut self, lost: &[u64]);
@@ -124,9 +125,9 @@ pub trait Sink: Send {
 const BATCH: usize = 8;
 /// How long a writer sleeps at most that was told nothing else.
 const LONGEST_SLEEP: Duration = Duration::from_millis(8);
-/// How long a writer that producers wake rests at most. What depends on time may be so late.
+/// How long a writer that producers wake rests at most.
 const LONGEST_REST: Duration = Duration::from_millis(125);
-/// How long a writer whose rings are empty leaves its sink alone at most.
+/// How long a writer whose rings are empty leaves its sink alone before it rests, at most.
 const IDLE: Duration = Duration::from_millis(100);
 /// How long a writer that was told to stop waits for a sink that cannot write.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -233,13 +234,18 @@ impl WriterControl {
         let fds = [self.wakes.as_fd()].into_iter().chain(wakers.iter().copied());
         let mut fds: Vec<PollFd<'_>> =
             fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let is_woken = match Timespec::try_from(time) {
+        let is_woken = match poll(&mut fds, Timespec::try_from(time).ok().as_ref()) {
+            Ok(woken) => woken > 0,
             // A signal is for others; the writer looks at its rings.
-            Ok(time) => poll(&mut fds, Some(&time)).is_ok_and(|woken| woken > 0),
-            Err(_) => false,
+            Err(Errno::INTR) => false,
+            Err(_) => {
+                std::thread::sleep(time);
+                false
+            }
         };
-        let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
-        is_woken
+        // It may have been woken since.
+        let is_told = rustix::io::read(&self.wakes, &mut [0; 8]).is_ok();
+        is_woken || is_told
     }
 
     /// Has `tell` called, on the writer's thread, when the writer has ended, and once after each
@@ -443,6 +449,7 @@ impl<S: Sink> Writer<S> {
         let mut asked = Vec::new();
         let mut ending = Ok(Ending::Asked);
         watch("tapdeck-writer");
+        self.rings.iter_mut().for_each(|ring| ring.rise());
         self.note(&[], false);
         loop {
             beat();
@@ -525,7 +532,10 @@ impl<S: Sink> Writer<S> {
     }
 
     fn change_rings(&mut self, change: RingsChange) {
-        let RingsChange { gone, come, interfaces, sleep } = change;
+        let RingsChange { gone, mut come, interfaces, sleep } = change;
+        for ring in &mut come {
+            ring.rise();
+        }
         let all =
             std::mem::take(&mut self.rings).into_iter().zip(std::mem::take(&mut self.cut_before));
         for (ring, before) in all {
@@ -555,8 +565,8 @@ impl<S: Sink> Writer<S> {
         self.interfaces = self.interfaces.max(interfaces.len());
     }
 
-    /// Sleeps until it is woken or something lies in a ring, but not for much longer than
-    /// [`IDLE`]. While the rings are empty, no more is looked at than that.
+    /// Sleeps until it is woken or something lies in a ring, but not for much longer than [`IDLE`]
+    /// and a rest. While the rings are empty, no more is looked at than that.
     fn sleep(&mut self, control: &WriterControl) {
         let begin = Instant::now();
         let mut now = begin;
@@ -572,10 +582,10 @@ impl<S: Sink> Writer<S> {
     }
 
     /// Sleeps until it is woken, by producers, too, or for as long as it rests at most. Returns
-    /// false at once where packets come so fast that it is better to look now and then, and where
-    /// some producers wake nobody.
+    /// false at once where it has to look by itself: where packets come fast, where some producers
+    /// wake nobody, and where a block is there already or one that was released is held.
     fn rest(&mut self, control: &WriterControl) -> bool {
-        if !self.pace.is_longest() {
+        if !self.pace.is_slow() {
             return false;
         }
         for ring in &self.rings {
