@@ -310,7 +310,7 @@ impl<M: ReadMemory> Reader<M> {
         self.memory.set_released(holds.release(blocks));
     }
 
-    /// Has the producers wake the reader for the next block that they complete, and looks once more.
+    /// Has the producers wake the reader for the next block that they complete, and looks again.
     /// Returns whether nothing is there yet.
     pub fn rest(&self, holds: &Holds) -> bool {
         // While blocks are held, producers do not know how far the reader is.

@@ -84,8 +84,8 @@ pub trait Sink: Send {
     fn begin_epoch(&mut self, epoch: u8);
 
     /// Called after each write, whenever the writer has slept for packets that are coming, and four
-    /// times a second at least, for what depends on time. `lost` holds for each interface the packets
-    /// dropped so far.
+    /// times a second at least, for what depends on time. `lost` holds for each interface the
+    /// packets dropped so far.
     fn tick(&mut self, lost: &[u64]);
 
     /// Begins another segment, where there are such: blocks from now on go there, described by
