@@ -18,6 +18,9 @@
 #include "packet.h"
 #include "ring.h"
 
+/* What a word is now, which others write. */
+#define NOW(word) (*(volatile typeof(word) *)&(word))
+
 /* A ring, and where its blocks are. */
 struct place {
 	struct td_ring *ring;

@@ -109,8 +109,6 @@ static __always_inline bool place_of(__u32 member, __u32 index, struct place *pl
 	return place->ring && place->data;
 }
 
-#define NOW(word) (*(volatile typeof(word) *)&(word))
-
 static __always_inline __u32 released_of(const struct place *place)
 {
 	__u32 ix = place->index;

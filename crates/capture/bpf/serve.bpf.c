@@ -116,8 +116,6 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
-#define NOW(word) (*(volatile typeof(word) *)&(word))
-
 static __always_inline struct td_release *release_of(const struct place *place)
 {
 	__u32 member = place->member, ix = place->index;

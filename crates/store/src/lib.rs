@@ -42,6 +42,7 @@ pub use reading::recover::{Action, ClosedScope, Fault, Finding, IndexAction, Sco
 pub use reading::verify::{Flaw, Indexed, Verdict, verify, verify_in};
 pub use reading::{choice, filter, query, recent, recorded, stat, walk};
 pub use shed::Shed;
+pub use writing::control::{Done, RingsChange, WriterControl};
 pub use writing::indexer::Indexing;
 pub use writing::ledger::{Ledger, LedgerEntry, SegmentEnd};
 pub use writing::log::Log;
@@ -49,6 +50,4 @@ pub use writing::retention::{MinFree, Retention};
 pub use writing::segment_sink::{SegmentSink, SegmentSinkConfig};
 pub use writing::stream::StreamSink;
 pub use writing::totals::{InterfaceTotals, Totals};
-pub use writing::writer::{
-    Done, Ending, InterfaceBlock, Nothing, RingsChange, Sink, SinkOutcome, Writer, WriterControl,
-};
+pub use writing::writer::{Ending, InterfaceBlock, Nothing, Sink, SinkOutcome, Writer};

@@ -16,9 +16,9 @@ use tapdeck_packet::ring::Hold;
 use crate::format::index::Builder;
 use crate::format::name::SegmentName;
 use crate::io::{Disk, PAGE};
+use crate::writing::control::WriterControl;
 use crate::writing::indexer::{Indexer, IndexerSetup, Indexing, Links, SegmentEnd, Sizes};
 use crate::writing::totals::Totals;
-use crate::writing::writer::WriterControl;
 
 fn name() -> SegmentName {
     SegmentName { number: 1, began_s: 1_767_323_045, live: true }

@@ -101,20 +101,9 @@ impl PinnedMaps {
 
     /// Maps the rings.
     pub(crate) fn rings(&self, geometry: Geometry) -> io::Result<Vec<RingMemory>> {
-        let n = geometry.nrings as usize;
-        let mapped = |fd: &OwnedFd, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
-            Ok(Arc::new(Mapping::of_fd(fd.as_fd(), len, writable)?))
-        };
-        let rings = mapped(&self.rings, n * geometry.ring_stride(), false)?;
-        let data = mapped(&self.data, n * geometry.data_stride(), false)?;
-        let release = mapped(&self.release, n * layout::RELEASE, true)?;
-        let cuts = mapped(&self.cuts, n * CUT, false)?;
-        let noted = mapped(&self.noted, geometry.noted_bytes(), true)?;
-        let shed = mapped(&self.shed, n * SHED, false)?;
-        let rings = RingMemory::set(geometry, &rings, &data, &release);
-        let rings = RingMemory::noting_in(rings, &noted);
-        let rings = RingMemory::counting_in(rings, &shed, &cuts);
-        Ok(RingMemory::woken_by(rings, &Arc::new(WakesMap::of(self.wakes.as_fd())?)))
+        let Self { rings, data, release, shed, cuts, noted, wakes, .. } = self;
+        let maps = [rings, data, release, shed, cuts, wakes].map(AsFd::as_fd);
+        mapped(geometry, maps, Some(noted))
     }
 }
 
@@ -217,12 +206,12 @@ fn pin_flows(loaded: &LoadedObject, place: &Place) -> io::Result<()> {
     }
 }
 
-/// Maps rings and their control, of the maps in the order of [`PINNED`].
+/// Maps rings, with what their readers note where that outlives them.
 fn mapped(
     g: Geometry,
-    [rings, data, release, control, shed, cuts, wakes]: [BorrowedFd<'_>; 7],
+    [rings, data, release, shed, cuts, wakes]: [BorrowedFd<'_>; 6],
     noted: Option<&OwnedFd>,
-) -> io::Result<(Vec<Arc<RingMemory>>, Control)> {
+) -> io::Result<Vec<RingMemory>> {
     let n = g.nrings as usize;
     let mapped = |fd: BorrowedFd<'_>, len: usize, writable: bool| -> io::Result<Arc<Mapping>> {
         Ok(Arc::new(Mapping::of_fd(fd, len, writable)?))
@@ -230,8 +219,6 @@ fn mapped(
     let rings = mapped(rings, n * g.ring_stride(), false)?;
     let data = mapped(data, n * g.data_stride(), false)?;
     let release = mapped(release, n * layout::RELEASE, true)?;
-    let control = Control::new(mapped(control, CONTROL_BYTES, true)?);
-    control.set_snaplen(g.snaplen);
     let shed = mapped(shed, n * SHED, false)?;
     let cuts = mapped(cuts, n * CUT, false)?;
     let waker = Arc::new(WakesMap::of(wakes)?);
@@ -240,7 +227,23 @@ fn mapped(
         rings = RingMemory::noting_in(rings, &mapped(noted.as_fd(), g.noted_bytes(), true)?);
     }
     let rings = RingMemory::counting_in(rings, &shed, &cuts);
-    let rings = RingMemory::woken_by(rings, &waker);
+    Ok(RingMemory::woken_by(rings, &waker))
+}
+
+/// Maps the control of programs.
+fn control_of(map: BorrowedFd<'_>) -> io::Result<Control> {
+    Ok(Control::new(Arc::new(Mapping::of_fd(map, CONTROL_BYTES, true)?)))
+}
+
+/// Maps new rings and their control, of the maps in the order of [`PINNED`].
+fn mapped_anew(
+    geometry: Geometry,
+    [rings, data, release, control, shed, cuts, wakes]: [BorrowedFd<'_>; 7],
+    noted: Option<&OwnedFd>,
+) -> io::Result<(Vec<Arc<RingMemory>>, Control)> {
+    let rings = mapped(geometry, [rings, data, release, shed, cuts, wakes], noted)?;
+    let control = control_of(control)?;
+    control.set_snaplen(geometry.snaplen);
     Ok((rings.into_iter().map(Arc::new).collect(), control))
 }
 
@@ -268,7 +271,7 @@ impl Loaded {
         let (rings, data, release) = (rings?, data?, release?);
         let (control, shed, cuts, wakes) = (control?, shed?, cuts?, wakes?);
         let maps = [&rings, &data, &release, &control, &shed, &cuts, &wakes].map(AsFd::as_fd);
-        let (rings, control) = mapped(params.geometry, maps, None)?;
+        let (rings, control) = mapped_anew(params.geometry, maps, None)?;
         control.draw_seed();
         let programs = Programs::Here(loaded);
         Ok((Self { programs, rings, control: control.clone(), _polls: polls }, control))
@@ -285,7 +288,7 @@ impl Loaded {
         let HandedOver { fds, noted } = handed;
         let [rings, data, release, control, shed, cuts, wakes, flush] = fds;
         let maps = [&rings, &data, &release, &control, &shed, &cuts, &wakes].map(AsFd::as_fd);
-        let (rings, control) = mapped(geometry, maps, noted.as_ref())?;
+        let (rings, control) = mapped_anew(geometry, maps, noted.as_ref())?;
         let programs = Programs::Helped { flush };
         Ok((Self { programs, rings, control: control.clone(), _polls: None }, control))
     }
@@ -337,8 +340,7 @@ impl Loaded {
             None => PinnedMaps::pin(&loaded.object, params.geometry, place)?,
         };
         let rings = pinned.rings(params.geometry)?.into_iter().map(Arc::new).collect();
-        let control = Mapping::of_fd(pinned.control.as_fd(), CONTROL_BYTES, true)?;
-        let control = Control::new(Arc::new(control));
+        let control = control_of(pinned.control.as_fd())?;
         if place.found.is_none() {
             control.set_snaplen(params.geometry.snaplen);
             control.draw_seed();

@@ -25,7 +25,7 @@ impl WakesMap {
     pub(crate) fn of(map: BorrowedFd<'_>) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let read_to = Mapping::of_fd(map, page, true)?;
-        let written_to = Mapping::of_fd_behind(map, page, page as u64)?;
+        let written_to = Mapping::of_fd_at(map, page, page as u64, false)?;
         Ok(Self { map: map.try_clone_to_owned()?, read_to, written_to })
     }
 }

@@ -81,7 +81,7 @@ impl Ring {
     ) -> io::Result<Self> {
         let len = offsets.desc as usize + n as usize * each;
         Ok(Self {
-            memory: Mapping::of_fd_at(fd, len, at)?,
+            memory: Mapping::of_fd_at(fd, len, at, true)?,
             producer: offsets.producer as usize,
             consumer: offsets.consumer as usize,
             flags: offsets.flags.map(|f| f as usize),

@@ -28,29 +28,22 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `len` bytes of a BPF map or another file.
     pub fn of_fd(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
+        Self::of_fd_at(fd, len, 0, writable)
+    }
+
+    /// Maps `len` bytes of such a file from `offset` on.
+    pub fn of_fd_at(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        offset: u64,
+        writable: bool,
+    ) -> io::Result<Self> {
         let mut prot = ProtFlags::READ;
         if writable {
             prot |= ProtFlags::WRITE;
         }
         // SAFETY: a new mapping at an address of the kernel's choice touches no
         // memory that exists.
-        let at = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0)? };
-        Ok(Self::new(at, len))
-    }
-
-    /// Maps `len` bytes of a BPF map from `offset` on, only to be read.
-    pub fn of_fd_behind(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
-        let prot = ProtFlags::READ;
-        // SAFETY: as in `of_fd`.
-        let at = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
-        Ok(Self::new(at, len))
-    }
-
-    /// Maps `len` bytes of a file from `offset` on, writable: the rings of a socket, which have
-    /// each their own offset.
-    pub fn of_fd_at(fd: BorrowedFd<'_>, len: usize, offset: u64) -> io::Result<Self> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as in `of_fd`.
         let at = unsafe { mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset)? };
         Ok(Self::new(at, len))
     }

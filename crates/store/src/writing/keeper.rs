@@ -19,13 +19,13 @@ use tapdeck_packet::watch::{beat, waiting, waiting_for_disk, watch};
 
 use crate::format::store::{NEXT, Stored, on_disk};
 use crate::io::{File, Io};
+use crate::writing::control::Done;
 use crate::writing::holdings::{Ahead, Holdings};
 use crate::writing::indexer::SegmentEnd;
 use crate::writing::live::LiveSegment;
 use crate::writing::log::Log;
 use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
-use crate::writing::writer::Done;
 
 /// Free space that must be there before a segment is begun on a disk that was full.
 pub(crate) const ROOM: u64 = 16 << 20;

@@ -20,6 +20,7 @@ use crate::format::store::{NEXT, Store, Stored};
 use crate::format::unseen::UnseenSpan;
 use crate::io::{Directory, File, Io, Uptime};
 use crate::writing::ages::{Ages, Newest};
+use crate::writing::control::Done;
 use crate::writing::durability::{Durability, Syncer, sync_directory};
 use crate::writing::holdings::{Holdings, Inventory};
 use crate::writing::indexer::{self, Indexer, Indexing, Links, Sizes};
@@ -29,7 +30,7 @@ use crate::writing::live::{LiveSegment, statistics_disk_len};
 use crate::writing::log::Log;
 use crate::writing::retention::Retention;
 use crate::writing::totals::Totals;
-use crate::writing::writer::{Done, InterfaceBlock, Sink, SinkOutcome};
+use crate::writing::writer::{InterfaceBlock, Sink, SinkOutcome};
 
 /// How a sink writes.
 pub struct SegmentSinkConfig {

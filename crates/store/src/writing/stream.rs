@@ -16,9 +16,10 @@ use crate::format::cutoff::tell_cut;
 use crate::format::segment::APPLICATION;
 use crate::format::unseen::UnseenSpan;
 use crate::io::Disk;
+use crate::writing::control::Done;
 use crate::writing::durability::{Durability, SyncCall, Syncer, sync_directory};
 use crate::writing::totals::Totals;
-use crate::writing::writer::{Done, InterfaceBlock, Sink, SinkOutcome};
+use crate::writing::writer::{InterfaceBlock, Sink, SinkOutcome};
 
 /// Writes a single pcapng section to anything that takes bytes.
 pub struct StreamSink<W> {

@@ -10,9 +10,9 @@ use tapdeck_packet::link::LinkType;
 
 use super::sizes::Sizes;
 use crate::format::name::SegmentName;
+use crate::writing::control::WriterControl;
 use crate::writing::log::Log;
 use crate::writing::totals::Totals;
-use crate::writing::writer::WriterControl;
 
 /// How an index is made.
 #[derive(Clone)]

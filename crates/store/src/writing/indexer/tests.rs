@@ -24,8 +24,8 @@ use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
 use crate::io::{Directory, Disk, PAGE};
 use crate::span::Span;
+use crate::writing::control::WriterControl;
 use crate::writing::totals::Totals;
-use crate::writing::writer::WriterControl;
 
 const ALL: Span = Span { after_ns: i64::MIN, before_ns: i64::MAX };
 const PACKETS: u32 = 50;
