@@ -23,6 +23,7 @@ pub use disk::Disk;
 pub use inflate::{Inflating, inflate};
 pub use page::{PAGE, Page};
 pub(crate) use prefetch::prefetch;
+pub(crate) use priority::while_yielding_disk;
 pub use priority::{go_as_others, go_first, go_first_with_threads, yield_disk, yield_processor};
 pub use read::{Access, Object, Owner, State, Storage};
 pub use relay::{Relayed, serve};

@@ -6,13 +6,39 @@ use std::io;
 /// Lets others go first at the disks: what this thread, and those that it starts, ask for is done
 /// when nobody else wants them (class idle of ioprio_set(2)). The schedulers `mq-deadline` and
 /// `bfq` heed it.
-#[allow(unsafe_code, reason = "no library has this call")]
 pub fn yield_disk() -> io::Result<()> {
-    const PROCESS: libc::c_int = 1;
-    const SELF: libc::c_int = 0;
-    const IDLE: libc::c_int = 3 << 13;
+    const IDLE: libc::c_long = 3 << 13;
+    set_disk_priority(IDLE)
+}
+
+/// Does something while this thread lets others go first at the disks, as [`yield_disk`] has it.
+/// Where that is refused, it is done all the same.
+pub fn while_yielding_disk<T>(work: impl FnOnce() -> T) -> T {
+    let before = disk_priority();
+    let has_yielded = before.is_ok() && yield_disk().is_ok();
+    let done = work();
+    if let (true, Ok(before)) = (has_yielded, before) {
+        // What this thread had it may have again.
+        let _ = set_disk_priority(before);
+    }
+    done
+}
+
+/// For whom ioprio_set(2) and ioprio_get(2) are: one thread, the calling one.
+const THREAD: libc::c_int = 1;
+const SELF: libc::c_int = 0;
+
+#[allow(unsafe_code, reason = "no library has this call")]
+fn disk_priority() -> io::Result<libc::c_long> {
+    // SAFETY: the call takes two numbers and touches no memory.
+    let class = unsafe { libc::syscall(libc::SYS_ioprio_get, THREAD, SELF) };
+    if class < 0 { Err(io::Error::last_os_error()) } else { Ok(class) }
+}
+
+#[allow(unsafe_code, reason = "no library has this call")]
+fn set_disk_priority(class: libc::c_long) -> io::Result<()> {
     // SAFETY: the call takes three numbers and touches no memory.
-    let done = unsafe { libc::syscall(libc::SYS_ioprio_set, PROCESS, SELF, IDLE) };
+    let done = unsafe { libc::syscall(libc::SYS_ioprio_set, THREAD, SELF, class) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -42,7 +68,6 @@ pub fn go_as_others() -> io::Result<()> {
 
 #[allow(unsafe_code, reason = "no library has this call")]
 fn schedule(class: libc::c_int, sched_priority: libc::c_int) -> io::Result<()> {
-    const SELF: libc::pid_t = 0;
     let priority = libc::sched_param { sched_priority };
     // SAFETY: the structure outlives the call, which reads it.
     let done = unsafe { libc::sched_setscheduler(SELF, class, &raw const priority) };
@@ -51,8 +76,17 @@ fn schedule(class: libc::c_int, sched_priority: libc::c_int) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::{disk_priority, while_yielding_disk, yield_disk};
+
+    #[test]
+    fn a_thread_yields_the_disk_for_a_while() {
+        let before = disk_priority().unwrap();
+        let within = while_yielding_disk(|| disk_priority().unwrap());
+        assert_eq!((within, disk_priority().unwrap()), (3 << 13, before));
+    }
+
     #[test]
     fn everybody_may_yield() {
-        std::thread::spawn(|| super::yield_disk().expect("no privilege is needed")).join().unwrap();
+        std::thread::spawn(|| yield_disk().expect("no privilege is needed")).join().unwrap();
     }
 }

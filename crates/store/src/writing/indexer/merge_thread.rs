@@ -5,25 +5,28 @@
 //! name of its own, made durable and renamed; then the log is removed. A log alone is as good as
 //! the chunks in it.
 //!
+//! What the index threads missed is read only while they ask for nothing: threads that wait for this
+//! one miss more, and what is read from the disk again is in the way of what is written to it.
+//!
 //! Retention may delete a segment while its index is made. The keeper deletes the segment first and
 //! then what lies beside it, and the merge thread looks for the segment after it has made a file:
 //! whoever comes second leaves nothing behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use tapdeck_packet::watch::{waiting, waiting_for_disk, watch};
+use tapdeck_packet::watch::{beat, waiting, waiting_for_disk, watch};
 
-use super::task::{BlockPlace, IndexerSetup, SegmentEnd, Task, Work};
-use crate::format::index::{self, Builder};
+use super::missed::Missed;
+use super::task::{IndexerSetup, SegmentEnd, Task, Work};
+use crate::format::index;
 use crate::format::name::SegmentName;
-use crate::format::segment::open_segment;
 use crate::format::store::on_disk;
-use crate::io::{Access, Directory, Io, write_pages, yield_processor};
+use crate::io::{Io, write_pages, yield_processor};
 use crate::writing::totals::Totals;
 
 pub(super) struct MergeThread<I: Io> {
@@ -32,6 +35,8 @@ pub(super) struct MergeThread<I: Io> {
     /// The segments whose indexes are being made, by number: more than one where an index thread is
     /// behind another.
     segments: BTreeMap<u64, Segment<I::File>>,
+    /// What is still to be read, in the order in which it was missed.
+    missed: VecDeque<Missed>,
     /// Where each segment is told that has its index.
     indexed: Sender<SegmentName>,
 }
@@ -46,6 +51,8 @@ struct Segment<F> {
     is_partial: bool,
     /// Whether nothing more is done for the segment.
     has_failed: bool,
+    /// How many lists of [`MergeThread::missed`] are of this segment.
+    unread: usize,
     /// How many index threads have nothing more for the segment.
     ended: usize,
     /// Hears when the segment is closed.
@@ -54,55 +61,105 @@ struct Segment<F> {
 
 impl<I: Io> MergeThread<I> {
     pub fn new(io: Arc<I>, work: IndexerSetup, indexed: Sender<SegmentName>) -> Self {
-        Self { io, work, segments: BTreeMap::new(), indexed }
+        Self { io, work, segments: BTreeMap::new(), missed: VecDeque::new(), indexed }
     }
 
     pub fn run(mut self, queue: &Receiver<Task>) {
         // The index threads go first. Where this is refused, all are as important.
         let _ = yield_processor();
         watch("tapdeck-merge");
-        while let Ok(Task { segment: name, work }) = waiting(|| queue.recv()) {
-            let number = name.number;
-            let segment = self.segments.remove(&number);
-            let mut segment = segment.unwrap_or_else(|| Segment::new(name));
-            if let Err(e) = self.perform(&mut segment, work) {
-                segment.has_failed = true;
-                self.tell(&segment, &e);
-                if !self.is_over(&segment) {
-                    self.remove(&segment.name);
-                }
-            }
-            if self.is_over(&segment) {
-                self.settle(&segment);
-            } else {
-                self.segments.insert(number, segment);
-            }
+        while let Some(Task { segment, work }) = self.next(queue) {
+            self.work_on(segment, |this, segment| this.perform(segment, work));
         }
     }
 
-    /// Returns whether no index thread has anything more for a segment.
-    fn is_over(&self, segment: &Segment<I::File>) -> bool {
-        segment.ended == self.work.indexing.threads.get()
+    /// Returns the next task; `None` when none will come. Reads what was missed while none has
+    /// come.
+    fn next(&mut self, queue: &Receiver<Task>) -> Option<Task> {
+        loop {
+            beat();
+            if let Ok(task) = queue.try_recv() {
+                return Some(task);
+            }
+            let Some(missed) = self.missed.pop_front() else {
+                return waiting(|| queue.recv()).ok();
+            };
+            let name = missed.segment.clone();
+            self.work_on(name, |this, segment| this.read_on(segment, missed));
+        }
     }
 
-    fn perform(&self, segment: &mut Segment<I::File>, work: Work) -> io::Result<()> {
+    /// Does something for a segment, and what is to be done when that was the last.
+    fn work_on(
+        &mut self,
+        name: SegmentName,
+        work: impl FnOnce(&mut Self, &mut Segment<I::File>) -> io::Result<()>,
+    ) {
+        let number = name.number;
+        let mut segment = self.segments.remove(&number).unwrap_or_else(|| Segment::new(name));
+        if let Err(e) = work(self, &mut segment) {
+            segment.has_failed = true;
+            self.tell(&segment, &e);
+            self.remove(&segment.name);
+        }
+        if segment.ended < self.work.indexing.threads.get() || segment.unread > 0 {
+            self.segments.insert(number, segment);
+            return;
+        }
+        if !segment.has_failed
+            && let Err(e) = self.finish(&mut segment)
+        {
+            self.tell(&segment, &e);
+        }
+        self.settle(&segment);
+    }
+
+    fn perform(&mut self, segment: &mut Segment<I::File>, work: Work) -> io::Result<()> {
         match work {
-            Work::Chunk(chunk) if !segment.has_failed => self.append(segment, &chunk),
-            Work::Chunk(_) => Ok(()),
-            Work::Missed(missed) => self.read_missed(segment, &missed),
-            Work::Skip => {
-                segment.is_partial = true;
-                Ok(())
+            Work::Chunk(chunk) if !segment.has_failed => self.append(segment, &chunk)?,
+            Work::Chunk(_) => {}
+            Work::Missed(places) => {
+                segment.unread += 1;
+                self.missed.push_back(Missed::new(&segment.name, places));
             }
+            Work::Skip => segment.is_partial = true,
             Work::End(closed) => {
                 segment.ended += 1;
                 segment.closed = segment.closed.take().or(closed);
-                if segment.has_failed || !self.is_over(segment) {
-                    return Ok(());
-                }
-                self.finish(segment)
             }
         }
+        Ok(())
+    }
+
+    /// Indexes the next block of a list, from where it lies in the segment.
+    fn read_on(&mut self, segment: &mut Segment<I::File>, mut missed: Missed) -> io::Result<()> {
+        let behind = &self.work.totals.index_behind_bytes;
+        let mut read = || {
+            if segment.has_failed {
+                return Ok(false);
+            }
+            if self.is_hurried() {
+                // The rest stays without an index, and counts as such.
+                segment.is_partial = true;
+                missed.leave();
+            }
+            let read = missed.read_next(&self.work)?;
+            Totals::subtract(behind, read);
+            Totals::add(&self.work.totals.index_read_bytes, read);
+            if let Some(chunk) = missed.take_chunk() {
+                self.append(segment, &chunk)?;
+            }
+            Ok(missed.bytes_left() > 0)
+        };
+        let result = read();
+        if let Ok(true) = result {
+            self.missed.push_front(missed);
+            return Ok(());
+        }
+        // What is left will not be indexed.
+        Totals::subtract(behind, missed.bytes_left());
+        segment.unread -= 1;
+        result.map(drop)
     }
 
     fn append(&self, segment: &mut Segment<I::File>, chunk: &[u8]) -> io::Result<()> {
@@ -131,47 +188,6 @@ impl<I: Io> MergeThread<I> {
             self.io.remove(path)?;
             self.io.create(path)
         })
-    }
-
-    /// Indexes blocks from where they lie in the segment.
-    fn read_missed(&self, segment: &mut Segment<I::File>, missed: &[BlockPlace]) -> io::Result<()> {
-        let behind = &self.work.totals.index_behind_bytes;
-        let mut left: u64 = missed.iter().map(|place| place.on_disk).sum();
-        let mut read = || {
-            if segment.has_failed {
-                return Ok(());
-            }
-            let file =
-                open_segment(&Directory::new(&self.work.dir), &segment.name, Access::Ranges)?;
-            let mut builder = Builder::new(&segment.name, self.work.links.get());
-            let mut bytes = Vec::new();
-            for place in missed {
-                if self.is_hurried() {
-                    // The rest stays without an index.
-                    left = 0;
-                    segment.is_partial = true;
-                    break;
-                }
-                bytes.resize(place.len, 0);
-                file.read_exact_at(&mut bytes, place.offset)?;
-                file.forget(place.offset..place.offset + place.on_disk);
-                builder.add(place.offset, &bytes, place.on_disk);
-                left -= place.on_disk;
-                Totals::subtract(behind, place.on_disk);
-                Totals::add(&self.work.totals.index_read_bytes, place.on_disk);
-                if place.ends_granule {
-                    builder.end_granule();
-                }
-                if builder.is_full() {
-                    self.append(segment, &builder.chunk())?;
-                }
-            }
-            if builder.is_empty() { Ok(()) } else { self.append(segment, &builder.chunk()) }
-        };
-        let result = read();
-        // What is left will not be indexed.
-        Totals::subtract(behind, left);
-        result
     }
 
     /// Waits until the segment is closed, and merges the log into its index. A log with a part
@@ -232,6 +248,7 @@ impl<F> Segment<F> {
             log_bytes: 0,
             is_partial: false,
             has_failed: false,
+            unread: 0,
             ended: 0,
             closed: None,
         }

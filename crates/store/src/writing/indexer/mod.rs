@@ -14,9 +14,9 @@
 //! one thread until they are one together.
 //!
 //! The **merge** thread ([`merge_thread`]) does all that may wait for a disk: it appends chunks to
-//! the index's log, reads what was missed from the segment, and merges the log into the index once
-//! the segment is closed. Where it does not keep up, the index threads wait for it, and miss more
-//! blocks, which cost only their place. That bounds all memory.
+//! the index's log, merges the log into the index once the segment is closed, and reads what was
+//! missed from the segment when nothing else is to be done. Where it does not keep up, the index
+//! threads wait for it, and miss more blocks, which cost only their place. That bounds all memory.
 //!
 //! The **overview** thread ([`overview_thread`]) makes an overview of each 64 segments, when nobody
 //! else wants the processor or the disk.
@@ -26,6 +26,7 @@
 
 mod index_thread;
 mod merge_thread;
+mod missed;
 mod overview_thread;
 mod sizes;
 mod task;

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use tapdeck_packet::key::Plan;
@@ -18,8 +18,10 @@ use tapdeck_packet::ring::Hold;
 use tapdeck_testkit::frame::{IPV4, UDP, ethernet, ipv4, udp};
 use tapdeck_testkit::{SplitMix64, wait_for};
 
+use super::merge_thread::MergeThread;
+use super::task::{BlockPlace, Task, Work};
 use super::{Indexer, IndexerSetup, Indexing, Links, SegmentEnd, Sizes};
-use crate::format::index::Index;
+use crate::format::index::{Builder, Index};
 use crate::format::name::SegmentName;
 use crate::format::segment::fill_up;
 use crate::io::{Directory, Disk, PAGE};
@@ -42,6 +44,7 @@ struct Scene {
     sizes: Arc<Sizes>,
     control: Arc<WriterControl>,
     log: Arc<Mutex<Vec<String>>>,
+    setup: IndexerSetup,
     indexer: Indexer,
 }
 
@@ -77,7 +80,7 @@ impl Scene {
         let (control, log) =
             (Arc::new(WriterControl::new().unwrap()), Arc::<Mutex<Vec<String>>>::default());
         let lines = log.clone();
-        let work = IndexerSetup {
+        let setup = IndexerSetup {
             dir: dir.clone(),
             indexing: Indexing {
                 threads: NonZeroUsize::new(threads).unwrap(),
@@ -89,11 +92,22 @@ impl Scene {
             sizes: sizes.clone(),
             log: Arc::new(move |line| lines.lock().unwrap().push(line.into())),
         };
-        let indexer = Indexer::start(Arc::new(Disk::new(false)), work).unwrap();
+        let indexer = Indexer::start(Arc::new(Disk::new(false)), setup.clone()).unwrap();
         let name = SegmentName { number: 1, began_s: 1_767_323_045, live: true };
         let body = Vec::new();
-        let mut scene =
-            Self { _temp: temp, dir, name, body, begin: 0, totals, sizes, control, log, indexer };
+        let mut scene = Self {
+            _temp: temp,
+            dir,
+            name,
+            body,
+            begin: 0,
+            totals,
+            sizes,
+            control,
+            log,
+            setup,
+            indexer,
+        };
         scene.begin();
         scene
     }
@@ -329,6 +343,33 @@ fn what_was_missed_is_indexed_while_the_segment_is_written() {
     scene.close();
     scene.indexer.finish();
     scene.assert_complete(3);
+}
+
+#[test]
+fn chunks_need_not_wait_until_what_was_missed_is_read() {
+    let mut scene = Scene::new();
+    let places: Vec<BlockPlace> = (0..2)
+        .map(|_| {
+            let (Place { offset, len, on_disk }, _) = scene.write();
+            BlockPlace { offset, len, on_disk, ends_granule: true }
+        })
+        .collect();
+    let (held, bytes) = scene.write();
+    let mut builder = Builder::new(&scene.name, vec![LinkType::ETHERNET]);
+    builder.add(held.offset, &bytes, held.on_disk);
+    let chunk = builder.chunk();
+    let (ended, closed) = sync_channel(1);
+    let (tasks, queue) = sync_channel(3);
+    for work in [Work::Missed(places), Work::Chunk(chunk.clone()), Work::End(Some(closed))] {
+        tasks.send(Task { segment: scene.name.clone(), work }).unwrap();
+    }
+    drop((tasks, ended));
+    // It has all three before it begins, and nobody closes the segment, so the log stays.
+    let merge = MergeThread::new(Arc::new(Disk::new(false)), scene.setup.clone(), channel().0);
+    merge.run(&queue);
+    let log = fs::read(scene.name.index_log_path(&scene.dir)).unwrap();
+    assert!(log.starts_with(&chunk), "the chunk is the first in the log");
+    assert_eq!(scene.index_of_log(), scene.whole_body(), "and the rest came then");
 }
 
 impl Scene {
