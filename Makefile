@@ -188,9 +188,12 @@ test-s3:
 	server=$$(scripts/setup-s3.sh) && TAPDECK_S3_SERVER=$$server \
 		cargo test $(GUARD) --workspace --test s3 -- --ignored
 
+# Spark reads stores by the Python module, which is put where the lake's packages are.
 test-lake:
+	@scripts/setup.sh --python
 	@scripts/setup.sh --fleet
 	cargo build --workspace
+	cd crates/python && VIRTUAL_ENV=$(CURDIR)/lake/.venv .venv/bin/maturin develop --locked
 	lake/.venv/bin/python -m pytest -q lake --build $(DEV)
 
 bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 10000000' takes fewer

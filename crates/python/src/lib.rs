@@ -72,6 +72,46 @@ mod _native {
         inner: bool,
         limit: Option<u64>,
     ) -> PyResult<Stream> {
+        let wanted = wanted(expression, community_id, interfaces, direction, inner)?;
+        let span = Span { after_ns: after, before_ns: before };
+        let limit = limit.unwrap_or(u64::MAX);
+        let question = packets::Question { path, wanted, span, limit, cache: cache() };
+        let schema = packets::schema();
+        Stream::begin(py, schema, true, move |outlet| packets::answer(&question, outlet))
+    }
+
+    /// Returns the spans of time into which an answer of packets is cut, so that about so many
+    /// bytes have to be read for each.
+    #[pyfunction]
+    #[pyo3(signature = (path, expression, *, after, before, community_id, interfaces, direction, inner, bytes))]
+    #[allow(clippy::too_many_arguments, reason = "each is one of Python's")]
+    fn split(
+        py: Python<'_>,
+        path: PathBuf,
+        expression: String,
+        after: i64,
+        before: i64,
+        community_id: Option<&str>,
+        interfaces: Vec<String>,
+        direction: Option<&str>,
+        inner: bool,
+        bytes: u64,
+    ) -> PyResult<Vec<(i64, i64)>> {
+        let wanted = wanted(expression, community_id, interfaces, direction, inner)?;
+        let (span, cache) = (Span { after_ns: after, before_ns: before }, cache());
+        let question = packets::Question { path, wanted, span, limit: u64::MAX, cache };
+        let spans = worker::wait(py, move |left| packets::split(&question, bytes, left))?;
+        Ok(spans.iter().map(|span| (span.after_ns, span.before_ns)).collect())
+    }
+
+    /// Returns which packets are wanted, in the words of the store.
+    fn wanted(
+        expression: String,
+        community_id: Option<&str>,
+        interfaces: Vec<String>,
+        direction: Option<&str>,
+        inner: bool,
+    ) -> PyResult<Wanted> {
         let flow = community_id.map(|id| {
             let parsed = id.parse::<CommunityId>();
             parsed.map_err(|e| QuestionError::new_err(format!("community_id: {id:?} {e}")))
@@ -84,12 +124,7 @@ mod _native {
             ))),
         });
         let (flow, direction) = (flow.transpose()?, direction.transpose()?);
-        let wanted = Wanted { expression, inner, interfaces, direction, flow };
-        let span = Span { after_ns: after, before_ns: before };
-        let limit = limit.unwrap_or(u64::MAX);
-        let question = packets::Question { path, wanted, span, limit, cache: cache() };
-        let schema = packets::schema();
-        Stream::begin(py, schema, true, move |outlet| packets::answer(&question, outlet))
+        Ok(Wanted { expression, inner, interfaces, direction, flow })
     }
 
     /// Begins an answer of rows of flows.

@@ -16,10 +16,10 @@ use arrow_array::{
 use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use tapdeck_store::choice::{Choice, Direction, Wanted};
-use tapdeck_store::query::{Described, Error, Packet, Query, Search, Snapshot, Span};
+use tapdeck_store::query::{self, Described, Error, Packet, Query, Search, Snapshot, Span};
 
 use crate::answer::{End, Failure};
-use crate::worker::Outlet;
+use crate::worker::{Left, Outlet};
 
 /// Packets of a batch, at most.
 const MOST_PACKETS: usize = 1 << 16;
@@ -77,15 +77,31 @@ pub fn answer(question: &Question, outlet: &mut Outlet) -> Result<End, Failure> 
     }
 }
 
-fn attempt(question: &Question, outlet: &mut Outlet, whole: bool) -> Result<End, Failure> {
-    let Question { path, wanted, span, limit, cache } = question;
+/// Opens what a question asks.
+fn prepare(question: &Question, whole: bool) -> Result<(Snapshot, Choice), Failure> {
+    let Question { path, wanted, span, cache, .. } = question;
     let search = Search { whole, cache: cache.as_deref(), ignores_indexes: false };
     let mut snapshot = Snapshot::open_any(path, *span, search)?;
     if !wanted.interfaces.is_empty() {
         snapshot.want_interfaces(|interface| wanted.takes(interface));
     }
+    let choice = Choice::new(wanted, snapshot.interfaces())?;
+    Ok((snapshot, choice))
+}
+
+/// Returns spans of time that have the whole answer together, each packet once.
+pub fn split(question: &Question, bytes: u64, left: &Left) -> Result<Vec<Span>, Failure> {
+    let Question { wanted, span, .. } = question;
+    let (snapshot, choice) = prepare(question, false)?;
+    let plan = choice.plan().clone();
+    let spans = query::split(snapshot, *span, plan, bytes, || !left.is_set())?;
+    if left.is_set() { Err(Failure::Left) } else { Ok(spans) }
+}
+
+fn attempt(question: &Question, outlet: &mut Outlet, whole: bool) -> Result<End, Failure> {
+    let Question { wanted, span, limit, .. } = question;
+    let (snapshot, choice) = prepare(question, whole)?;
     let interfaces = snapshot.interfaces().to_vec();
-    let choice = Choice::new(wanted, &interfaces)?;
     outlet.begin()?;
     let mut query = Query::new(snapshot, *span, choice.plan().clone(), choice);
     let mut end = End { notes: absent(wanted, &interfaces), ..End::default() };

@@ -4,7 +4,7 @@ from datetime import datetime
 from os import PathLike
 from typing import Self, final
 
-__all__ = ["Packet", "Stream", "check", "flows", "parse_time", "query", "stat"]
+__all__ = ["Packet", "Stream", "check", "flows", "parse_time", "query", "split", "stat"]
 
 @final
 class Packet:
@@ -54,6 +54,18 @@ def query(
     inner: bool,
     limit: int | None,
 ) -> Stream: ...
+def split(
+    path: str | PathLike[str],
+    expression: str,
+    *,
+    after: int,
+    before: int,
+    community_id: str | None,
+    interfaces: list[str],
+    direction: str | None,
+    inner: bool,
+    bytes: int,
+) -> list[tuple[int, int]]: ...
 def flows(
     path: str | PathLike[str],
     expression: str,

@@ -139,6 +139,57 @@ class Store:
         )
         return Packets(stream)
 
+    def split(
+        self,
+        expression: str = "",
+        *,
+        after: Time | None = None,
+        before: Time | None = None,
+        community_id: str | None = None,
+        interface: str | Iterable[str] | None = None,
+        direction: Literal["in", "out"] | None = None,
+        inner: bool = False,
+        size: int = 32 << 20,
+    ) -> list[tuple[int, int]]:
+        """Cut an answer of packets into spans of time, so that several can make it at once.
+
+        The spans lie one behind the other, and each packet of the answer is in one of them. Only
+        indexes are read for that.
+
+        Parameters
+        ----------
+        expression, after, before, community_id, interface, direction, inner
+            What is asked for, as for `query`.
+        size : int, optional
+            About how many bytes are to be read for each, from 1 MiB on. What is not indexed, as the
+            segment that is being written may be, is not cut.
+
+        Returns
+        -------
+        list of tuple of int
+            Of each span `after` and `before` for `query`, in nanoseconds since 1970-01-01 (UTC).
+
+        Raises
+        ------
+        FilterError, TimeError, QuestionError, StoreError
+            As for `query`.
+        """
+        after_ns, before_ns = span(after, before)
+        if not 1 << 20 <= size < 2**63:
+            raise QuestionError(f"size: {size} is none; write a number of bytes, from 1 MiB on")
+        interfaces = [interface] if isinstance(interface, str) else list(interface or [])
+        return _native.split(
+            self._path,
+            expression,
+            after=after_ns,
+            before=before_ns,
+            community_id=community_id,
+            interfaces=interfaces,
+            direction=direction,
+            inner=inner,
+            bytes=size,
+        )
+
     def flows(
         self,
         expression: str = "",

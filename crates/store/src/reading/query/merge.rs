@@ -76,7 +76,11 @@ pub struct Query<M> {
 
 /// Returns what is unread at the beginning: segments, or overviews of them where those may say that
 /// a segment has nothing of the answer.
-fn begin_with(snapshot: &Snapshot, parts: &[(u64, i64)], plan: &Plan) -> BTreeMap<Rank, Unread> {
+pub(super) fn begin_with(
+    snapshot: &Snapshot,
+    parts: &[(u64, i64)],
+    plan: &Plan,
+) -> BTreeMap<Rank, Unread> {
     let rank = |segment: usize| Rank { bound_ns: parts[segment].1, segment, begin: 0 };
     let whole = |segment| (rank(segment), Unread::Whole);
     let mut unread: BTreeMap<Rank, Unread> = (0..parts.len()).map(whole).collect();

@@ -39,7 +39,7 @@
 //!
 //! The files build on one another in this order: `order`, `interface`, `packet`; `blocks`, `scan`;
 //! `piece`; `source`; `ends`, `capture_file`; `overviews`, `snapshot`; `request`; `expand`;
-//! `reader`; `crew`; `tail`; `merge`.
+//! `reader`; `crew`; `tail`; `merge`; `split`.
 
 pub(crate) mod blocks;
 mod capture_file;
@@ -63,6 +63,7 @@ mod request;
 mod scan;
 mod snapshot;
 mod source;
+mod split;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -79,4 +80,5 @@ pub use packet::{Matcher, Packet};
 pub use progress::Progress;
 pub(crate) use snapshot::Segment;
 pub use snapshot::{Missing, Snapshot};
+pub use split::split;
 pub use tail::Tail;

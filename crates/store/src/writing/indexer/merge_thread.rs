@@ -5,8 +5,8 @@
 //! name of its own, made durable and renamed; then the log is removed. A log alone is as good as
 //! the chunks in it.
 //!
-//! What the index threads missed is read only while they ask for nothing: threads that wait for this
-//! one miss more, and what is read from the disk again is in the way of what is written to it.
+//! What the index threads missed is read only while they ask for nothing: threads that wait for
+//! this one miss more, and what is read from the disk is in the way of what is written to it.
 //!
 //! Retention may delete a segment while its index is made. The keeper deletes the segment first and
 //! then what lies beside it, and the merge thread looks for the segment after it has made a file:
