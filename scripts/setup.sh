@@ -71,7 +71,7 @@ NEEDED_FOR_PACKAGE="
     dpkg-dev         dpkg-shlibdeps
 "
 NEEDED_FOR_FLEET="
-    openjdk-17-jre-headless  java
+    default-jre-headless  java
     python3-venv     /usr/share/doc/python3-venv
 "
 NEEDED_FOR_LAB="

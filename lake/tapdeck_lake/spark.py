@@ -13,8 +13,10 @@ source in Python learn which columns are wanted, so they are an option, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 WHOLE = 2**62
 """A size that no answer has, so that it is not split."""
+
+SEGMENT = re.compile(r"tapdeck-\d{8,}-(\d{8}T\d{6})Z\.pcapng")
 
 OPTIONS = {
     "path": "",
@@ -102,6 +106,8 @@ class Task(InputPartition):
 
     store: str
     asked: dict[str, Any]
+    oldest: str
+    """The segment that the store began with when the task was made."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +161,9 @@ class Question:
         # Points in time that are told from now are settled here, for all tasks.
         wanted = {name: value for name, value in self.wanted.items() if name != "sensor"}
         size = WHOLE if self.table == "flows" else self.split
+        oldest = oldest_segment(store)
         for after, before in opened.split(self.expression, **wanted, size=size):
-            yield Task(store, {**self.wanted, "after": after, "before": before})
+            yield Task(store, {**self.wanted, "after": after, "before": before}, oldest)
 
     def ask(self, store: str, asked: dict[str, Any]) -> tapdeck.Answer:
         """Begins an answer of a store."""
@@ -216,12 +223,31 @@ class Reader(DataSourceReader):
                     [as_spark_has_it(batch.column(name)) for name in self.columns],
                     names=self.columns,
                 )
-            losses = answer.losses
-            if self.question.is_strict and losses and losses.faults:
-                raise RuntimeError(
-                    f"{partition.store}: the answer is not whole: {'; '.join(losses.faults)}; "
-                    'option("faults", "ignore") goes on without'
-                )
+            faults = list(answer.losses.faults) if answer.losses else []
+        oldest = oldest_segment(partition.store)
+        if oldest != partition.oldest and begin_ns(oldest) > partition.asked["after"]:
+            # The answer does not know of those that were gone when it began.
+            faults.append(f"segments from {partition.oldest} on were deleted meanwhile")
+        if self.question.is_strict and faults:
+            raise RuntimeError(
+                f"{partition.store}: the answer is not whole: {'; '.join(faults)}; "
+                'option("faults", "ignore") goes on without'
+            )
+
+
+def oldest_segment(store: str) -> str:
+    """Returns the name of the oldest segment of a store; of captures "", which nobody deletes."""
+    names = (path.name for path in Path(store).glob("tapdeck-*.pcapng*"))
+    return min((name for name in names if SEGMENT.match(name)), default="")
+
+
+def begin_ns(segment: str) -> int:
+    """Returns when a segment was begun; of none, later than any time."""
+    named = SEGMENT.match(segment)
+    if not named:
+        return 2**63
+    began = datetime.strptime(named[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
+    return int(began.timestamp()) * 1_000_000_000
 
 
 def as_spark_has_it(values: pa.Array) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -231,19 +232,47 @@ def test_an_answer_that_is_not_whole_fails_unless_that_is_asked_for(
     assert 0 < table(spark, store, split="1", faults="ignore").count() < 4000
 
 
+def test_segments_that_are_deleted_before_a_task_reads_them_are_told(
+    spark: SparkSession, program: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    rng = random.Random(4)
+    segments = {n: drawn_segment(rng, T0_NS + n * 60 * SECOND, 8000) for n in (1, 2)}
+    stems = write_store(store, segments, program)
+    whole = table(spark, store, split="1", columns="time")
+    late = table(spark, store, split="1", columns="time", after=text(120))
+    ignoring = table(spark, store, split="1", columns="time", faults="ignore")
+    # Tasks are made when they are counted.
+    assert all(frame.rdd.getNumPartitions() > 1 for frame in (whole, late, ignoring))
+    for file in store.glob(f"{stems[0]}*"):
+        file.unlink()
+    with pytest.raises(PySparkException, match=f"segments from {stems[0]}"):
+        whole.collect()
+    assert late.count() == ignoring.count() == 8000
+
+
 def test_a_worker_that_is_killed_costs_no_packet(
-    spark: SparkSession, spark_cluster: Cluster, store: Path
+    spark: SparkSession, spark_cluster: Cluster, store: Path, tmp_path: Path
 ) -> None:
     packets = table(spark, store, split="1", columns="data")
+    begun = tmp_path / "begun"
 
     def slowly(rows: Iterable[Row]) -> Iterator[int]:
         import time
 
-        time.sleep(2)
+        # Workers keep their files apart, so a task sees whose it is.
+        if "worker1" in Path.cwd().parts and not begun.exists():
+            begun.touch()
+            time.sleep(60)
         yield sum(1 for _ in rows)
 
-    killed = threading.Timer(2.0, spark_cluster.workers[0].kill)
-    killed.start()
+    def kill() -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+        spark_cluster.workers[0].kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
     assert packets.rdd.mapPartitions(slowly).sum() == PACKETS
-    killed.join()
+    killer.join()
     assert spark_cluster.workers[0].wait(30) != 0

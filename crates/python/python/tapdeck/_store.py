@@ -6,6 +6,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, cast
 
@@ -13,7 +14,7 @@ from tapdeck import _native
 from tapdeck._answer import Flows, Packets
 from tapdeck._errors import IncompleteWarning, QuestionError, UnsupportedError
 from tapdeck._stat import Stat
-from tapdeck._time import Time, span
+from tapdeck._time import Time, is_doubtful, span
 
 
 def open(path: str | os.PathLike[str]) -> Store:
@@ -161,8 +162,8 @@ class Store:
         expression, after, before, community_id, interface, direction, inner
             What is asked for, as for `query`.
         size : int, optional
-            About how many bytes are to be read for each, from 1 MiB on. What is not indexed, as the
-            segment that is being written may be, is not cut.
+            About how many bytes are to be read for each, from 1 MiB on. A segment that is not
+            wholly indexed, as the one that is being written may be, is not cut.
 
         Returns
         -------
@@ -178,7 +179,7 @@ class Store:
         if not 1 << 20 <= size < 2**63:
             raise QuestionError(f"size: {size} is none; write a number of bytes, from 1 MiB on")
         interfaces = [interface] if isinstance(interface, str) else list(interface or [])
-        return _native.split(
+        spans = _native.split(
             self._path,
             expression,
             after=after_ns,
@@ -189,6 +190,9 @@ class Store:
             inner=inner,
             bytes=size,
         )
+        # Numbers that are no times to `query` (`tapdeck._time`) would be no use.
+        cuts = [cut for _, cut in spans[:-1] if not is_doubtful(cut)]
+        return list(pairwise([after_ns, *cuts, before_ns]))
 
     def flows(
         self,

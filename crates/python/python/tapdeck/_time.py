@@ -54,7 +54,7 @@ def nanoseconds(time: Time, name: str) -> int:
         ns = (aware - _EPOCH) // _MICROSECOND * 1000 + getattr(time, "nanosecond", 0)
     elif isinstance(time, SupportsIndex) and not isinstance(time, bool):
         ns = operator.index(time)
-        if 0 < abs(ns) < _LEAST_NS:
+        if is_doubtful(ns):
             raise TimeError(
                 f"{name}: {ns} ns are within eleven days of 1970, so another unit was meant: "
                 "write nanoseconds, a datetime, or seconds as a str"
@@ -64,6 +64,11 @@ def nanoseconds(time: Time, name: str) -> int:
     if not EARLIEST <= ns <= LATEST:
         raise TimeError(f"{name}: {time!r} is outside of what 64 bits of nanoseconds can say")
     return ns
+
+
+def is_doubtful(ns: int) -> bool:
+    """Tell whether a number is hardly one of nanoseconds since 1970."""
+    return 0 < abs(ns) < _LEAST_NS
 
 
 def span(after: Time | None, before: Time | None) -> tuple[int, int]:

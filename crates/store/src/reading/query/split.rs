@@ -6,7 +6,6 @@ use std::io;
 
 use tapdeck_packet::key::Plan;
 
-use super::capture_file::UNMEASURED;
 use super::error::Error;
 use super::expand::{expand, expand_capture};
 use super::merge::begin_with;
@@ -21,9 +20,9 @@ use crate::span::Span;
 const PARTS: u64 = 8;
 
 /// Cuts a span where an answer to `plan` can be cut: into spans of which each packet of the answer
-/// is in one, each with about `bytes` to be read. Of what no index tells about, and of packets with
-/// the same time, there may be more. `watch` is called for each segment; where it returns
-/// false, no more is looked at.
+/// is in one, each with about `bytes` to be read. Of a segment that is not wholly indexed, and of
+/// packets with the same time, there may be more. `watch` is called for each segment; where it
+/// returns false, no more is looked at.
 pub fn split(
     snapshot: Snapshot,
     span: Span,
@@ -44,14 +43,14 @@ pub fn split(
                     break;
                 }
                 match look(&request, rank, &work) {
-                    Ok(Some(found)) => unread.extend(found),
-                    Ok(None) => weights.push((at, parts[number].0)),
-                    // Whoever makes the answer tells that it is gone.
+                    // What is not indexed is read for each span that reaches into the segment.
+                    Ok(Some(found)) if !found.iter().any(is_stretch) => unread.extend(found),
+                    Ok(_) => weights.push((at, parts[number].0)),
+                    // It is gone, and nobody has to read it.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                     Err(e) => return Err(Error::new(request.snapshot.path(number), e)),
                 }
             }
-            Unread::Stretch { end: UNMEASURED, .. } => weights.push((at, parts[number].0)),
             Unread::Stretch { end, .. } => weights.push((at, end - rank.begin)),
             Unread::Granules(_) | Unread::Again { .. } => weights.push((at, work.bytes(0) as u64)),
         }
@@ -71,6 +70,10 @@ fn look(request: &Request, rank: Rank, work: &Unread) -> io::Result<Option<Vec<W
         (Contents::Captures(files), _) => expand_capture(request, &files[number], number),
     };
     Ok(looked.map(|looked| looked.unread))
+}
+
+fn is_stretch((_, unread): &Work) -> bool {
+    matches!(unread, Unread::Stretch { .. })
 }
 
 /// Cuts a span so that each part weighs about `most`. Weights begin at a time.

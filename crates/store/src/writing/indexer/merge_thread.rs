@@ -37,7 +37,9 @@ pub(super) struct MergeThread<I: Io> {
     segments: BTreeMap<u64, Segment<I::File>>,
     /// What is still to be read, in the order in which it was missed.
     missed: VecDeque<Missed>,
-    /// Where each segment is told that has its index.
+    /// Segments that have their indexes before an older one has, by number.
+    settled: BTreeMap<u64, SegmentName>,
+    /// Where each segment is told that has its index, in the order of recording.
     indexed: Sender<SegmentName>,
 }
 
@@ -61,7 +63,8 @@ struct Segment<F> {
 
 impl<I: Io> MergeThread<I> {
     pub fn new(io: Arc<I>, work: IndexerSetup, indexed: Sender<SegmentName>) -> Self {
-        Self { io, work, segments: BTreeMap::new(), missed: VecDeque::new(), indexed }
+        let (segments, missed, settled) = Default::default();
+        Self { io, work, segments, missed, settled, indexed }
     }
 
     pub fn run(mut self, queue: &Receiver<Task>) {
@@ -149,7 +152,7 @@ impl<I: Io> MergeThread<I> {
             if let Some(chunk) = missed.take_chunk() {
                 self.append(segment, &chunk)?;
             }
-            Ok(missed.bytes_left() > 0)
+            Ok(!missed.is_over())
         };
         let result = read();
         if let Ok(true) = result {
@@ -218,7 +221,7 @@ impl<I: Io> MergeThread<I> {
     }
 
     /// Ends the work on a segment: tells how much its index takes, or removes what is left of it.
-    fn settle(&self, segment: &Segment<I::File>) {
+    fn settle(&mut self, segment: &Segment<I::File>) {
         let (dir, name) = (&self.work.dir, &segment.name);
         let files = [name.index_path(dir), name.index_log_path(dir)];
         let found = files.iter().filter_map(|file| waiting_for_disk(|| fs::metadata(file)).ok());
@@ -227,8 +230,13 @@ impl<I: Io> MergeThread<I> {
         if bytes == 0 || is_gone(dir, name) {
             self.remove(name);
         }
-        // Where nobody listens, overviews are made later.
-        let _ = self.indexed.send(name.closed());
+        self.settled.insert(name.number, name.closed());
+        while let Some(first) = self.settled.first_entry()
+            && self.segments.range(..first.key()).next().is_none()
+        {
+            // Where nobody listens, overviews are made later.
+            let _ = self.indexed.send(first.remove());
+        }
     }
 
     fn remove(&self, name: &SegmentName) {

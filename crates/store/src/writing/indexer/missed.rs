@@ -4,11 +4,16 @@ use std::io;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
+use tapdeck_packet::watch::beat;
+
 use super::task::{BlockPlace, IndexerSetup};
 use crate::format::index::Builder;
 use crate::format::name::SegmentName;
 use crate::format::segment::open_segment;
 use crate::io::{Access, Directory, Object, while_yielding_disk};
+
+/// Bytes that are asked for at once.
+const PIECE: usize = 256 << 10;
 
 /// A list of such blocks, of one index thread and one segment.
 pub(super) struct Missed {
@@ -34,6 +39,11 @@ impl Missed {
         self.places.as_slice().iter().map(|place| place.on_disk).sum()
     }
 
+    /// Returns whether nothing is left to be read.
+    pub fn is_over(&self) -> bool {
+        self.places.as_slice().is_empty()
+    }
+
     /// Leaves the rest unread.
     pub fn leave(&mut self) {
         self.places = Vec::new().into_iter();
@@ -52,7 +62,11 @@ impl Missed {
         };
         let Reader { file, builder, bytes } = reader;
         bytes.resize(place.len, 0);
-        while_yielding_disk(|| file.read_exact_at(bytes, place.offset))?;
+        // Others may keep it waiting at the disk, but not for all of the block at once.
+        for (at, piece) in (place.offset..).step_by(PIECE).zip(bytes.chunks_mut(PIECE)) {
+            while_yielding_disk(|| file.read_exact_at(piece, at))?;
+            beat();
+        }
         file.forget(place.offset..place.offset + place.on_disk);
         builder.add(place.offset, bytes, place.on_disk);
         if place.ends_granule {
@@ -64,7 +78,7 @@ impl Missed {
 
     /// Returns a chunk of the index, if it is full or nothing comes any more.
     pub fn take_chunk(&mut self) -> Option<Vec<u8>> {
-        let is_over = self.places.as_slice().is_empty();
+        let is_over = self.is_over();
         let builder = &mut self.reader.as_mut()?.builder;
         ((is_over && !builder.is_empty()) || builder.is_full()).then(|| builder.chunk())
     }

@@ -372,6 +372,25 @@ fn chunks_need_not_wait_until_what_was_missed_is_read() {
     assert_eq!(scene.index_of_log(), scene.whole_body(), "and the rest came then");
 }
 
+#[test]
+fn segments_are_told_of_in_the_order_of_recording() {
+    let mut scene = Scene::new();
+    let (Place { offset, len, on_disk }, _) = scene.write();
+    let missed = vec![BlockPlace { offset, len, on_disk, ends_granule: true }];
+    let first = scene.name.clone();
+    let second = SegmentName { number: first.number + 1, ..first.clone() };
+    let (tasks, queue) = sync_channel(3);
+    for (segment, work) in
+        [(&first, Work::Missed(missed)), (&first, Work::End(None)), (&second, Work::End(None))]
+    {
+        tasks.send(Task { segment: segment.clone(), work }).unwrap();
+    }
+    drop(tasks);
+    let (indexed, told) = channel();
+    MergeThread::new(Arc::new(Disk::new(false)), scene.setup.clone(), indexed).run(&queue);
+    assert_eq!(told.iter().collect::<Vec<_>>(), [first.closed(), second.closed()]);
+}
+
 impl Scene {
     /// The parts that the log of the live segment covers.
     fn index_of_log(&self) -> Vec<Range<u64>> {
