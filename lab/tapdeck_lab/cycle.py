@@ -456,6 +456,7 @@ def _sampled(s: Settings, begin: float, end: float, sampler: samplers.Sampler) -
         "cpu_user": shares["user"] + shares["nice"],
         "cpu_system": shares["system"],
         "cpu_softirq": shares["softirq"] + shares["irq"],
+        "cpu_steal": shares["steal"],
     }
     if s["method"] not in ("count", "drop"):
         metrics["rss_mib"] = max((x.used.rss_mib for x in samples), default=math.nan)

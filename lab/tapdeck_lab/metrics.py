@@ -49,6 +49,7 @@ METRICS: dict[str, Metric] = {
     "cpu_user": Metric("CPU, user", "%", ""),
     "cpu_system": Metric("CPU, system", "%", ""),
     "cpu_softirq": Metric("CPU, softirq", "%", ""),
+    "cpu_steal": Metric("CPU, taken by the hypervisor", "%", ""),
     "cpu_capture": Metric("CPU of the capture processes", "% of a core", "less"),
     "cpu_ms_per_mpkt": Metric(
         "CPU time of the capture processes", "ms per million packets", "less"

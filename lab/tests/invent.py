@@ -64,6 +64,7 @@ def metrics(settings: Settings, rng: random.Random) -> dict[str, float]:
         "cpu_user": busy / 4,
         "cpu_system": busy / 4,
         "cpu_softirq": busy / 2,
+        "cpu_steal": 0.0,
         "cpu_capture": cost * captured / 1e7,
         "cpu_ms_per_mpkt": cost * rng.gauss(1, 0.05),
         "rss_mib": 70 * rng.gauss(1, 0.01),
