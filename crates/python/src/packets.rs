@@ -91,10 +91,9 @@ fn prepare(question: &Question, whole: bool) -> Result<(Snapshot, Choice), Failu
 
 /// Returns spans of time that have the whole answer together, each packet once.
 pub fn split(question: &Question, bytes: u64, left: &Left) -> Result<Vec<Span>, Failure> {
-    let Question { wanted, span, .. } = question;
     let (snapshot, choice) = prepare(question, false)?;
     let plan = choice.plan().clone();
-    let spans = query::split(snapshot, *span, plan, bytes, || !left.is_set())?;
+    let spans = query::split(snapshot, question.span, plan, bytes, || !left.is_set())?;
     if left.is_set() { Err(Failure::Left) } else { Ok(spans) }
 }
 
