@@ -180,7 +180,12 @@ impl Watch {
         };
         let packets = u64::try_from(self.rest(now) - before).unwrap_or(0);
         self.total += packets;
+        let known = (self.settling == 0).then_some(self.base);
         self.begin(now);
+        if let Some(base) = known {
+            // What the device counts only now came in that time, too.
+            (self.base, self.settling) = (base, 0);
+        }
         packets
     }
 
@@ -463,6 +468,22 @@ mod tests {
             assert_eq!(watch.missed(at(1617, 1100)), 10, "{hook}: still away");
             assert_eq!(watch.look(at(2617, 2100)), 0, "{hook}");
             assert_eq!(watch.total, 510, "{hook}");
+        }
+    }
+
+    #[test]
+    fn what_the_device_counts_late_is_unseen_all_the_same() {
+        for is_at_the_end in [false, true] {
+            let mut watch = settled(Hook::Xdp, at(107, 100));
+            assert_eq!(watch.look(at(1107, 1100)), 0);
+            assert_eq!(watch.missed(at(1606, 1100)), 499, "the device is one behind");
+            let late = at(1707, 1200);
+            let packets = if is_at_the_end {
+                watch.end(late)
+            } else {
+                watch.look(late) + watch.look(late)
+            };
+            assert_eq!((packets, watch.total), (1, 500));
         }
     }
 
