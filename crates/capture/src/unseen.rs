@@ -478,11 +478,8 @@ mod tests {
             assert_eq!(watch.look(at(1107, 1100)), 0);
             assert_eq!(watch.missed(at(1606, 1100)), 499, "the device is one behind");
             let late = at(1707, 1200);
-            let packets = if is_at_the_end {
-                watch.end(late)
-            } else {
-                watch.look(late) + watch.look(late)
-            };
+            let packets =
+                if is_at_the_end { watch.end(late) } else { watch.look(late) + watch.look(late) };
             assert_eq!((packets, watch.total), (1, 500));
         }
     }
