@@ -6,8 +6,8 @@ tell, so that many executors answer one question.
 
 What is to be read is said by options, and answered from the index: `filter`, `after`, `before` and
 others. Conditions of a `where` are Spark's own work, though it has a hook by which sources in
-Python may take them (`pushFilters`). With Spark 4.1.4, what one query hands to that hook is left
-out of the next one of the same data frame, too, since that has its parts of the first. Nor does a
+Python may take them (`pushFilters`). With Spark 4.1.4 they hold for the next query of the same data
+frame, too: what is to be read is kept from one to the other, and the answer is wrong. Nor does a
 source in Python learn which columns are wanted, so they are an option, too.
 """
 

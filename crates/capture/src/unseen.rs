@@ -178,9 +178,11 @@ impl Watch {
             Comparable::Frames => before.min(self.base),
             Comparable::JoinedFrames | Comparable::Not => before,
         };
-        let packets = u64::try_from(self.rest(now) - before).unwrap_or(0);
+        let grown = self.rest(now) - before;
+        let packets = u64::try_from(grown).unwrap_or(0);
         self.total += packets;
-        let known = (self.settling == 0).then_some(self.base);
+        // A device that counts from nought again has another divergence.
+        let known = (self.settling == 0 && grown >= 0).then_some(self.base);
         self.begin(now);
         if let Some(base) = known {
             // What the device counts only now came in that time, too.
@@ -482,6 +484,17 @@ mod tests {
                 if is_at_the_end { watch.end(late) } else { watch.look(late) + watch.look(late) };
             assert_eq!((packets, watch.total), (1, 500));
         }
+    }
+
+    #[test]
+    fn a_device_that_counts_from_nought_when_the_hook_is_back_is_watched_on() {
+        let mut watch = settled(Hook::Xdp, at(107, 100));
+        assert_eq!(watch.look(at(1107, 1100)), 0);
+        assert_eq!(watch.missed(at(20, 1100)), 0);
+        for _ in 0..SETTLING {
+            assert_eq!(watch.look(at(20, 1100)), 0);
+        }
+        assert_eq!((watch.look(at(70, 1100)), watch.look(at(70, 1100))), (0, 50));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::snapshot::{Contents, Snapshot};
 use super::source::{Unread, Work};
 use crate::span::Span;
 
-/// What is read at once for a span is weighed in parts of so much of what it may be.
+/// Granules that lie one behind the other are weighed together, up to this part of a span.
 const PARTS: u64 = 8;
 
 /// Cuts a span where an answer to `plan` can be cut: into spans of which each packet of the answer
