@@ -194,7 +194,8 @@ test-lake:
 	@scripts/setup.sh --fleet
 	cargo build --workspace
 	cd crates/python && VIRTUAL_ENV=$(CURDIR)/lake/.venv .venv/bin/maturin develop --locked
-	lake/.venv/bin/python -m pytest -q lake --build $(DEV)
+	jars=$$(scripts/setup-spark.sh) && \
+		lake/.venv/bin/python -m pytest -q lake --build $(DEV) --jars $$jars
 
 bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 10000000' takes fewer
 	@scripts/setup.sh --fleet

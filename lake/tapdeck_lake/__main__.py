@@ -13,7 +13,7 @@ from types import FrameType
 
 import duckdb
 
-from . import ask, check, commit, compact, engine, expire, fetch, hosts, serve, ship
+from . import ask, check, commit, compact, engine, expire, fetch, hosts, serve, ship, spark_settings
 from .catalog import Lake
 from .community_id import FUNCTIONS
 from .errors import FAILURES, LakeError, counted, told
@@ -44,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("directory", type=Path, metavar="DIR")
     one.add_argument(
         "--iceberg", action="store_true", help="with an Iceberg table, for Spark and other engines"
+    )
+    one.add_argument(
+        "--server",
+        default="",
+        metavar="URI",
+        help="with --iceberg: the database of PostgreSQL that has its catalog, "
+        "postgresql://USER@HOST:PORT/DATABASE [SQLite in DIR]",
     )
 
     one = command(
@@ -131,6 +138,14 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--tapdeck", default="tapdeck", metavar="FILE", help="the program [tapdeck]")
     one.add_argument("query", metavar="SQL", help="select * from flows ...: whole rows")
 
+    of_lake(
+        command(
+            "spark-settings",
+            run_spark_settings,
+            "write what Spark is to be told of the Iceberg table, for spark-defaults.conf",
+        )
+    )
+
     command(
         "functions", run_functions, "write community_id and hour_of as SQL, for DuckDB elsewhere"
     )
@@ -177,7 +192,9 @@ def say(text: str) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    Lake.init(options.directory, "iceberg" if options.iceberg else "files")
+    if options.server and not options.iceberg:
+        raise LakeError("--server is for the catalog of an Iceberg table: add --iceberg")
+    Lake.init(options.directory, "iceberg" if options.iceberg else "files", options.server)
     return DONE
 
 
@@ -293,6 +310,12 @@ def run_fetch(options: argparse.Namespace) -> int:
     if store is None:
         raise LakeError("where the packets are must be said: --store PATH|URL")
     return fetch.fetch(source(lake, options), options.query, store, options.write, options.tapdeck)
+
+
+def run_spark_settings(options: argparse.Namespace) -> int:
+    for name, value in spark_settings.settings(Lake(options.lake)).items():
+        print(f"{name} {value}")
+    return DONE
 
 
 def run_functions(_options: argparse.Namespace) -> int:

@@ -3,7 +3,8 @@
 A lake is a directory:
 
     catalog.db                       this catalog, SQLite
-    iceberg.db, iceberg/             of a lake with an Iceberg table (iceberg.py)
+    iceberg.db, iceberg/             of a lake with an Iceberg table (iceberg.py); its catalog
+                                     may be on a server instead of in iceberg.db
     landed/SENSOR/STEM.parquet       as sensors ship them
     flows/day=YYYY-MM-DD/*.parquet   made of those by compaction
     hosts/day=YYYY-MM-DD/*.parquet   the roll-up
@@ -40,7 +41,7 @@ from .table import PlainTable, Table
 VERSION = 1
 NAME = "catalog.db"
 TABLES = """
-create table lake (version integer not null, kind text not null);
+create table lake (version integer not null, kind text not null, server text not null);
 create table changes (id text primary key, what text not null) without rowid;
 create table segments (
     sensor text not null,
@@ -118,21 +119,28 @@ class Lake:
         self.db = sqlite3.connect(path, timeout=60, isolation_level=None)
         self.db.execute("pragma synchronous = full")
         try:
-            version, kind = self.db.execute("select version, kind from lake").fetchone()
+            version, kind, *server = self.db.execute("select * from lake").fetchone()
         except (sqlite3.DatabaseError, TypeError) as error:
             raise LakeError(f"{path} is no catalog of a lake: {error}") from None
         if version != VERSION:
             raise LakeError(f"{path} has version {version}, and {VERSION} is known here")
+        # A lake that was made before there was a choice has its catalog in itself.
+        self.server: str = server[0] if server else ""
         self.table = table_of(self, kind)
 
     @classmethod
-    def init(cls, directory: Path, kind: str = "files") -> Lake:
+    def init(cls, directory: Path, kind: str = "files", server: str = "") -> Lake:
         """Makes a lake. Raises LakeError where there is something else.
 
-        `kind` is `files` or `iceberg`.
+        `kind` is `files` or `iceberg`. `server` is the URI of a database of PostgreSQL that is to
+        have the Iceberg table's catalog; where it is empty, the lake's directory has it.
         """
         if (directory / NAME).exists():
             raise LakeError(f"{directory} is a lake already")
+        if server:
+            from . import iceberg
+
+            iceberg.look_at_server(server)
         durable.make_directory(directory)
         draft = durable.draft_of(directory / NAME)
         # An attempt that was killed is followed by another.
@@ -146,11 +154,11 @@ class Lake:
         if kind == "iceberg":
             from . import iceberg
 
-            iceberg.create(directory)
+            iceberg.create(directory, server)
         draft.unlink()
         db = sqlite3.connect(draft)
         db.executescript(TABLES)
-        db.execute("insert into lake values (?, ?)", (VERSION, kind))
+        db.execute("insert into lake values (?, ?, ?)", (VERSION, kind, server))
         db.commit()
         db.close()
         durable.publish(directory / NAME)

@@ -4,6 +4,9 @@ The table is `tapdeck.flows`, version 2, by day and sensor. Files are adopted as
 copied: from then on they belong to the table, and whoever expires snapshots of it deletes them with
 its other files.
 
+Its catalog, which says which state of the table is the newest, is SQLite beside it, or a database
+of PostgreSQL, which engines on other machines can ask.
+
 Two things change here, the Iceberg table and the register in `catalog.db`, and a process can be
 killed between. So what is about to happen is written down first (`changes`), the Iceberg commit
 carries the number of that, and the register follows. Whoever comes next and finds something written
@@ -44,7 +47,8 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from .errors import LakeError
 from .flow_files import SCHEMA, UTC_US, Account, FlowFile
@@ -62,8 +66,8 @@ CHANGE = "tapdeck.change"
 """The property of a snapshot that has the number of a change."""
 TRIES = 5
 """How often a commit is tried while others commit, too."""
-METADATA_S = 86_400
-"""How old a file of Iceberg's metadata is that nobody is about to name."""
+UNNAMED_S = 86_400
+"""How old a file beside the table is that nobody is about to name."""
 
 TYPES: dict[pa.DataType, IcebergType] = {
     pa.string(): StringType(),
@@ -104,15 +108,36 @@ def told_as_ours() -> Iterator[None]:
     except OF_ICEBERG as error:
         why = str(error).split("\n", 1)[0]
         raise LakeError(
-            f"{TABLE} cannot be read or changed ({why}): see whether iceberg.db and iceberg/ are "
-            "whole, and free for others to read"
+            f"{TABLE} cannot be read or changed ({why}): see whether its catalog (iceberg.db, or "
+            "the server of PostgreSQL) answers, and iceberg/ is whole and free for others to read"
         ) from None
 
 
-def catalog_of(directory: Path) -> SqlCatalog:
-    """Returns the Iceberg catalog of a lake."""
-    uri = f"sqlite:///{directory / 'iceberg.db'}"
-    return SqlCatalog(CATALOG, uri=uri, warehouse=uri_of(directory / "iceberg"))
+def catalog_of(directory: Path, server: str) -> SqlCatalog:
+    """Returns the Iceberg catalog of a lake.
+
+    `server` is the URI of a database of PostgreSQL; where it is empty, SQLite has the catalog.
+    """
+    # A server may have been started anew since it was asked last.
+    told = {"uri": server, "pool_pre_ping": "true"}
+    if not server:
+        told = {"uri": f"sqlite:///{directory / 'iceberg.db'}"}
+    return SqlCatalog(CATALOG, **told, warehouse=uri_of(directory / "iceberg"))
+
+
+def look_at_server(server: str) -> None:
+    """Raises LakeError where a URI is none of a database of PostgreSQL, or has a password."""
+    try:
+        url = make_url(server)
+    except ArgumentError:
+        url = None
+    if url is None or url.drivername != "postgresql" or not url.database:
+        raise LakeError(f"{server} names no catalog: postgresql://USER@HOST:PORT/DATABASE")
+    if url.password is not None:
+        raise LakeError(
+            f"{url.render_as_string()} has a password, which would stand in the lake for others to "
+            "read: write it into ~/.pgpass, and name the catalog without it"
+        )
 
 
 def uri_of(path: Path) -> str:
@@ -129,13 +154,16 @@ def path_of(uri: str) -> Path:
 
 
 @told_as_ours()
-def create(directory: Path) -> None:
-    """Makes the table of a lake, unless an attempt that was killed has made it."""
+def create(directory: Path, server: str) -> None:
+    """Makes the table of a lake, unless an attempt that was killed has made it.
+
+    Raises LakeError where the catalog has such a table of something else.
+    """
     directory = directory.resolve()
     if any(c in str(directory) for c in "?#%"):
         raise LakeError(f"{directory} has a ?, # or %, which URIs have another use for: rename it")
     (directory / "iceberg").mkdir(exist_ok=True)
-    catalog = catalog_of(directory)
+    catalog = catalog_of(directory, server)
     catalog.create_namespace_if_not_exists(NAMESPACE)
     # Engines that write files anew need not say that a column has no null.
     schema = Schema(
@@ -145,7 +173,18 @@ def create(directory: Path) -> None:
         PartitionField(number_of("start"), 1000, DayTransform(), "day"),
         PartitionField(number_of("sensor"), 1001, IdentityTransform(), "of_sensor"),
     )
-    catalog.create_table_if_not_exists(TABLE, schema, partition_spec=spec, properties=PROPERTIES)
+    try:
+        table = catalog.create_table_if_not_exists(
+            TABLE, schema, partition_spec=spec, properties=PROPERTIES
+        )
+        where = path_of(table.location())
+    except FileNotFoundError as error:
+        where = Path(error.filename or "/")
+    if not where.is_relative_to(directory):
+        raise LakeError(
+            f"{server} has the table {TABLE} of another lake, at {where}: give each lake a "
+            "database of its own"
+        )
 
 
 def number_of(column: str) -> int:
@@ -159,12 +198,13 @@ class IcebergTable:
     @told_as_ours()
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self.catalog = catalog_of(lake.directory)
+        self.catalog = catalog_of(lake.directory, lake.server)
         try:
             self.of_iceberg: OfIceberg = self.catalog.load_table(TABLE)
         except NoSuchTableError:
             raise LakeError(
-                f"{lake.directory} has lost its table {TABLE}: see iceberg.db"
+                f"{lake.directory} has lost its table {TABLE}: see "
+                f"{lake.server or lake.directory / 'iceberg.db'}"
             ) from None
         self.needed: set[Path] | None = None
 
@@ -397,8 +437,15 @@ class IcebergTable:
 
     @told_as_ours()
     def orphans(self) -> list[Path]:
-        """Returns files of metadata that nobody needs."""
-        old = time.time() - METADATA_S
-        folder = path_of(self.of_iceberg.location()) / "metadata"
-        files = folder.glob("*.avro")
-        return [path for path in files if path.stat().st_mtime < old and not self.needs(path)]
+        """Returns files that nobody needs: of metadata, and of rows that other engines made."""
+        old = time.time() - UNNAMED_S
+        folder = path_of(self.of_iceberg.location())
+        files = [*folder.glob("metadata/*.avro"), *folder.glob("data/**/*.parquet")]
+        found = [path for path in files if path.stat().st_mtime < old and not self.needs(path)]
+        gone = set(found)
+        # Hadoop's file system writes a sum beside each file, which others know nothing of.
+        for path in folder.glob("**/.*.crc"):
+            whose = path.with_name(path.name[1 : -len(".crc")])
+            if path.stat().st_mtime < old and (whose in gone or not whose.exists()):
+                found.append(path)
+        return found

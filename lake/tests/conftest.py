@@ -12,6 +12,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--build", type=Path, metavar="DIR", help="the build that is tested, as cargo left it"
     )
+    parser.addoption(
+        "--jars", type=Path, metavar="DIR", help="what scripts/setup-spark.sh has fetched"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +27,16 @@ def tapdeck(pytestconfig: pytest.Config) -> Path:
     if not os.access(program, os.X_OK):
         pytest.fail(f"{program} is not there: cargo build --workspace", pytrace=False)
     return program
+
+
+@pytest.fixture(scope="session")
+def jars(pytestconfig: pytest.Config) -> str:
+    """The class path of what Spark needs for Iceberg and its catalogs."""
+    directory = pytestconfig.getoption("--jars")
+    found = sorted(directory.resolve().glob("*.jar")) if directory else []
+    if not found:
+        pytest.fail(
+            "no classes for Spark are named: run `make test-fleet`, or give --jars DIR",
+            pytrace=False,
+        )
+    return ":".join(map(str, found))

@@ -21,11 +21,13 @@ from .synthetic import DAY_US, T0_US, write_flows
 class Fleet:
     """A lake, and sensors' directories of flow tables."""
 
-    def __init__(self, directory: Path, seed: int = 1, kind: str = "files") -> None:
+    def __init__(
+        self, directory: Path, seed: int = 1, kind: str = "files", server: str = ""
+    ) -> None:
         self.directory = directory
         self.rng = np.random.default_rng(seed)
         self.kind = kind
-        self.lake = Lake.init(directory / "lake", kind)
+        self.lake = Lake.init(directory / "lake", kind, server)
 
     def flows(self, sensor: str) -> Path:
         return self.directory / sensor

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,11 @@ from typing import Any
 import pytest
 import tapdeck
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tapdeck_lake.spark import register
-from tests.spark_cluster import Cluster, cluster, session
+from tests.spark_cluster import Cluster, cluster, first_worker_killed, session
 from tests.stores import SECOND, T0_NS, drawn_segment, write_store
 
 PACKETS = 30_000
@@ -33,9 +31,9 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 @pytest.fixture(scope="module")
 def spark(
-    spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+    spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, jars: str
 ) -> Iterator[SparkSession]:
-    begun = session(spark_cluster.address, tmp_path_factory.mktemp("session"))
+    begun = session(spark_cluster.address, tmp_path_factory.mktemp("session"), jars)
     register(begun)
     yield begun
     begun.stop()
@@ -255,24 +253,5 @@ def test_a_worker_that_is_killed_costs_no_packet(
     spark: SparkSession, spark_cluster: Cluster, store: Path, tmp_path: Path
 ) -> None:
     packets = table(spark, store, split="1", columns="data")
-    begun = tmp_path / "begun"
-
-    def slowly(rows: Iterable[Row]) -> Iterator[int]:
-        import time
-
-        # Workers keep their files apart, so a task sees whose it is.
-        if "worker1" in Path.cwd().parts and not begun.exists():
-            begun.touch()
-            time.sleep(60)
-        yield sum(1 for _ in rows)
-
-    def kill() -> None:
-        while not begun.exists():
-            time.sleep(0.05)
-        spark_cluster.workers[0].kill()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    assert packets.rdd.mapPartitions(slowly).sum() == PACKETS
-    killer.join()
-    assert spark_cluster.workers[0].wait(30) != 0
+    with first_worker_killed(spark_cluster, tmp_path) as count:
+        assert packets.rdd.mapPartitions(count).sum() == PACKETS

@@ -1,0 +1,187 @@
+"""What Spark does to a lake's Iceberg table, for tables that are too large for one machine.
+
+    PYTHONPATH=lake spark-submit lake/tapdeck_lake/jobs.py compact
+    PYTHONPATH=lake spark-submit lake/tapdeck_lake/jobs.py hosts
+
+Spark must know the table's catalog: `tapdeck-lake spark-settings` tells what to set. Both jobs can
+be killed at any moment, run again, and run beside the lake's own commands: each changes a table by
+one commit of Iceberg's, which is upon what others have done, or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CATALOG = "tapdeck"
+FLOWS = "tapdeck.tapdeck.flows"
+HOSTS = "tapdeck.tapdeck.hosts"
+"""Tables, behind the name of the catalog."""
+TARGET_BYTES = 512 << 20
+"""The size of files that is aimed at."""
+READ_UNTIL = "tapdeck.flows"
+"""The property of a snapshot of hosts that tells the newest commit of flows which is in it."""
+
+ORDER = "host_num, host, hour"
+SORTED = "hours(start) asc nulls last, src_num asc nulls last, src_ip asc nulls last, start asc"
+
+CREATE_HOSTS = f"""
+create table if not exists {HOSTS} (
+    hour timestamp, sensor string, host string, host_num bigint, flows bigint,
+    sent_packets bigint, sent_bytes bigint, received_packets bigint, received_bytes bigint,
+    first timestamp, last timestamp)
+using iceberg partitioned by (days(hour))
+tblproperties ('write.parquet.compression-codec' = 'zstd',
+    'write.metadata.delete-after-commit.enabled' = 'true',
+    'history.expire.max-snapshot-age-ms' = '86400000')
+"""
+
+HOSTS_OF = """
+select timestamp_micros(unix_micros(start) div 3600000000 * 3600000000) as hour, sensor, host,
+    host_num, count(*) as flows, sum(sent_packets) as sent_packets, sum(sent_bytes) as sent_bytes,
+    sum(received_packets) as received_packets, sum(received_bytes) as received_bytes,
+    min(start) as first, max(`end`) as last
+from (
+    select start, `end`, sensor, src_ip as host, src_num as host_num,
+        fwd_packets as sent_packets, fwd_bytes as sent_bytes,
+        rev_packets as received_packets, rev_bytes as received_bytes
+    from {flows} where src_ip is not null
+    union all
+    select start, `end`, sensor, dst_ip, dst_num, rev_packets, rev_bytes, fwd_packets, fwd_bytes
+    from {flows} where dst_ip is not null)
+group by 1, 2, 3, 4
+"""
+"""The same rows as the view `hosts` of the lake has (views.py)."""
+
+DAY = "date_from_unix_date(cast(unix_micros(hour) div 86400000000 as int))"
+"""The day of an hour, UTC, whatever the session's time zone is."""
+
+FEWER = f"""
+select day from (select {DAY} as day, sum(flows) as flows from {{there}} group by 1) as there
+    left join (select {DAY} as day, sum(flows) as flows from {{made}} group by 1) as made
+    using (day)
+where there.flows > coalesce(made.flows, 0)
+"""
+"""Days of which more flows are in hosts than in the rows that are there now."""
+
+
+@dataclass
+class Compacted:
+    """How many files were put together, and how many they became."""
+
+    before: int
+    after: int
+
+
+@dataclass
+class RolledUp:
+    """Days of hosts that were made, and days that were left as they are, as `2026-01-02`."""
+
+    days: list[str]
+    left: list[str]
+
+
+def compact(session: SparkSession, target_bytes: int = TARGET_BYTES) -> Compacted:
+    """Puts small files of flows together, day by day and sensor by sensor, sorted."""
+    done = session.sql(
+        f"""call {CATALOG}.system.rewrite_data_files(table => '{FLOWS}', strategy => 'sort',
+            sort_order => '{SORTED}', options => map(
+            'target-file-size-bytes', '{target_bytes}', 'min-input-files', '2'))"""
+    ).first()
+    assert done is not None
+    return Compacted(done["rewritten_data_files_count"], done["added_data_files_count"])
+
+
+def hosts(session: SparkSession) -> RolledUp:
+    """Brings the table of hosts up to date: by hour, sensor and host, who was seen.
+
+    Days that got files since the last time are made anew, all of them by one commit, which tells
+    how far flows were read. So it counts once, whatever is killed or run again. A day that has more
+    in hosts than flows still have, because rows are expired, is left.
+    """
+    session.sql(CREATE_HOSTS)
+    session.sql(f"alter table {HOSTS} write distributed by partition locally ordered by {ORDER}")
+    main = session.sql(f"select snapshot_id from {FLOWS}.refs where name = 'main'").first()
+    if main is None:
+        return RolledUp([], [])
+    snapshot = main["snapshot_id"]
+    files = at(session, f"{FLOWS}.entries", snapshot).where("status < 2")
+    read_until = session.sql(
+        f"select coalesce(max(cast(summary['{READ_UNTIL}'] as bigint)), 0) from {HOSTS}.snapshots"
+    ).collect()[0][0]
+    changed = files.where(f"sequence_number > {read_until}")
+    days = sorted(row[0] for row in changed.select("data_file.partition.day").distinct().collect())
+    if not days:
+        return RolledUp([], [])
+    flows = at(session, FLOWS, snapshot).where(within("start", days))
+    made = session.sql(HOSTS_OF, flows=flows)
+    there = session.table(HOSTS).where(within("hour", days))
+    left = sorted(row[0] for row in session.sql(FEWER, made=made, there=there).collect())
+    made = made.where(within("hour", [day for day in days if day not in left]))
+    newest = files.selectExpr("max(sequence_number)").collect()[0][0]
+    made.writeTo(HOSTS).option(f"snapshot-property.{READ_UNTIL}", newest).overwritePartitions()
+    # Files of what was replaced a day ago: they are this table's own.
+    session.sql(f"call {CATALOG}.system.expire_snapshots(table => '{HOSTS}')")
+    return RolledUp([str(day) for day in days if day not in left], [str(day) for day in left])
+
+
+def at(session: SparkSession, table: str, snapshot: int) -> DataFrame:
+    """Returns a table as it was at a snapshot."""
+    return session.sql(f"select * from {table} version as of {snapshot}")
+
+
+def within(time: str, days: list[date]) -> str:
+    """Returns the condition that a time is on one of some days, UTC, for which files are skipped.
+
+    `time` is the column, and `days` are in order.
+    """
+    spans: list[tuple[date, date]] = []
+    for day in days:
+        first = spans.pop()[0] if spans and spans[-1][1] == day else day
+        spans.append((first, day + timedelta(days=1)))
+    midnight = "timestamp_seconds({} * 86400L)".format
+    epoch = date(1970, 1, 1)
+    ranges = [
+        f"{time} >= {midnight((first - epoch).days)} and {time} < {midnight((end - epoch).days)}"
+        for first, end in spans
+    ]
+    return " or ".join(f"({one})" for one in ranges) or "false"
+
+
+def main() -> int:
+    """Runs one job in the session that `spark-submit` has set up. Returns the exit code."""
+    from pyspark.sql import SparkSession
+
+    options = argparse.ArgumentParser(prog="jobs.py", description="Jobs of Spark over a lake.")
+    jobs = options.add_subparsers(dest="job", required=True, metavar="JOB")
+    one = jobs.add_parser("compact", help="put small files together, sorted by hour and source")
+    one.add_argument("--target-bytes", type=int, default=TARGET_BYTES, metavar="N")
+    jobs.add_parser("hosts", help="bring the table of hosts up to date")
+    asked = options.parse_args()
+    session = SparkSession.builder.appName(f"tapdeck-{asked.job}").getOrCreate()
+    try:
+        if asked.job == "compact":
+            done = compact(session, asked.target_bytes)
+            print(f"tapdeck-lake: {done.before:,} files became {done.after:,}", file=sys.stderr)
+            return 0
+        rolled = hosts(session)
+        print(f"tapdeck-lake: hosts of {len(rolled.days):,} days made", file=sys.stderr)
+        for day in rolled.left:
+            print(
+                f"tapdeck-lake: {day} got rows after others of that day were expired: its hosts "
+                "are left as they were",
+                file=sys.stderr,
+            )
+        return 1 if rolled.left else 0
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What Spark has to be told to read and change the Iceberg table of a lake."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .errors import LakeError
+
+if TYPE_CHECKING:
+    from .catalog import Lake
+
+PORT = 5432
+
+
+def settings(lake: Lake) -> dict[str, str]:
+    """Returns settings of Spark, by their names. The catalog gets the name `tapdeck`.
+
+    Raises LakeError where Spark cannot read the lake.
+    """
+    # What it needs takes a while to be read.
+    from .iceberg import CATALOG, IcebergTable, uri_of
+
+    if not isinstance(lake.table, IcebergTable):
+        raise LakeError(
+            f"{lake.directory} is a lake of plain files, which Spark reads as Parquet: "
+            "tapdeck-lake init --iceberg makes one with a table"
+        )
+    told = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        # The catalog's tables are as PyIceberg makes them.
+        ".jdbc.schema-version": "V1",
+        ".warehouse": uri_of(lake.directory / "iceberg"),
+        # The table is changed by others, too, and is to be seen as it is.
+        ".cache-enabled": "false",
+        **connection(lake),
+    }
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        **{f"spark.sql.catalog.{CATALOG}{name}": value for name, value in told.items()},
+    }
+
+
+def connection(lake: Lake) -> dict[str, str]:
+    """Returns settings of the catalog that say where its database is."""
+    from sqlalchemy.engine import make_url
+
+    if not lake.server:
+        return {".uri": f"jdbc:sqlite:{lake.directory / 'iceberg.db'}"}
+    url = make_url(lake.server)
+    if not url.host:
+        raise LakeError(
+            f"{lake.server} names no host, and Spark does not know local sockets: make the lake "
+            "with postgresql://USER@HOST:PORT/DATABASE"
+        )
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    found = {".uri": f"jdbc:postgresql://{host}:{url.port or PORT}/{url.database}"}
+    if url.username:
+        found[".jdbc.user"] = url.username
+    return found

@@ -1,0 +1,330 @@
+"""One Iceberg table and three engines: what DuckDB, Spark and PyIceberg answer is the same.
+
+The catalog is in PostgreSQL. Spark runs on a master and two workers, and puts files together while
+the lake goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
+
+from tapdeck_lake import commit, compact, expire, jobs
+from tapdeck_lake.catalog import Lake
+from tapdeck_lake.engine import over_lake
+from tapdeck_lake.errors import LakeError
+from tapdeck_lake.iceberg import CATALOG, TABLE
+from tapdeck_lake.spark_settings import settings
+
+from .postgres import Server, server
+from .spark_cluster import Cluster, cluster, first_worker_killed, session
+from .synthetic import DAY_US, T0_US
+from .test_lake import Fleet
+
+# What all of the engines understand. Times are compared as the engines return them.
+QUESTIONS = {
+    "rows": 'select count(*), sum(fwd_packets + rev_packets), min(start), max("end") from flows',
+    "by hour": "select date_trunc('hour', start) as hour, count(*), sum(fwd_bytes) from flows "
+    "group by 1 order by 1",
+    "top ten hosts": "select src_ip, sum(fwd_bytes) as n from flows group by 1 "
+    "order by n desc, src_ip limit 10",
+    "one host in one hour": "select start, dst_ip, dst_port, fwd_bytes from flows "
+    "where src_ip = '10.0.0.0' and start >= timestamp '2026-01-02 00:00:00' "
+    "and start < timestamp '2026-01-02 01:00:00' order by start, dst_ip, dst_port, fwd_bytes",
+    "sensors and protocols": "select sensor, proto, count(*) from flows group by 1, 2 "
+    "order by 1, 2",
+    "ports": "select dst_port, sum(rev_packets) from flows where proto = 6 group by 1 order by 1",
+    "flags": "select fwd_tcp_flags, count(*) from flows group by 1 order by 1 nulls first",
+    "a network": "select count(*), count(distinct dst_num) from flows "
+    "where dst_num between 167772160 and 167837695",
+    "longest": "select duration_ns, src_ip, src_port, dst_ip from flows "
+    "order by duration_ns desc, src_ip, src_port, dst_ip limit 20",
+    "seen by both sensors": "select dst_ip, count(distinct sensor) as n from flows group by 1 "
+    "having count(distinct sensor) > 1 order by 1",
+    "pairs": "select a.src_ip, count(*) from flows a join flows b on a.src_ip = b.dst_ip "
+    "and a.dst_ip = b.src_ip and a.sensor <> b.sensor group by 1 order by 1",
+    "where packets lie": 'select sensor, segment, "offset", span, granules from flows '
+    "where src_ip = '10.0.0.1' and dst_port = 443 order by 1, 2, 3, 4, 5",
+}
+
+Answers = dict[str, list[tuple[Any, ...]]]
+
+
+def plain(rows: list[Any]) -> list[tuple[Any, ...]]:
+    """Rows as each engine is to have them: a time is one of UTC."""
+    return [tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Server]:
+    with server() as begun:
+        yield begun
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as begun:
+        yield begun
+
+
+@pytest.fixture(scope="module")
+def spark(
+    spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, jars: str
+) -> Iterator[SparkSession]:
+    begun = session(spark_cluster.address, tmp_path_factory.mktemp("session"), jars)
+    yield begun
+    begun.stop()
+
+
+def over(spark: SparkSession, lake: Lake) -> SparkSession:
+    """A session that knows a lake's catalog."""
+    own = spark.newSession()
+    # What stands in double quotes is a name, as in the other engines.
+    own.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
+    for name, value in settings(lake).items():
+        if name.startswith("spark.sql.catalog."):
+            own.conf.set(name, value)
+    return own
+
+
+def by_duckdb(lake: Lake) -> Answers:
+    db = over_lake(Lake(lake.directory))
+    return {name: plain(db.execute(asked).fetchall()) for name, asked in QUESTIONS.items()}
+
+
+def by_pyiceberg(lake: Lake) -> Answers:
+    """The table as PyIceberg reads it, found by its catalog alone."""
+    catalog = load_catalog(CATALOG, type="sql", uri=lake.server)
+    db = duckdb.connect()
+    db.execute("set TimeZone = 'UTC'")
+    db.register("flows", catalog.load_table(TABLE).scan().to_arrow())
+    return {name: plain(db.execute(asked).fetchall()) for name, asked in QUESTIONS.items()}
+
+
+def by_spark(spark: SparkSession, lake: Lake) -> Answers:
+    own = over(spark, lake)
+    own.sql(f"use {CATALOG}.{CATALOG}")
+    return {name: plain(own.sql(asked).collect()) for name, asked in QUESTIONS.items()}
+
+
+HOSTS = (
+    "hour, sensor, host, host_num, flows, sent_packets, sent_bytes, received_packets, "
+    "received_bytes, first, last"
+)
+
+
+def hosts_by_lake(fleet: Fleet) -> list[tuple[Any, ...]]:
+    found = over_lake(fleet.lake).execute(f"select {HOSTS} from hosts").fetchall()
+    return sorted(plain(found), key=repr)
+
+
+def hosts_by_spark(spark: SparkSession) -> list[tuple[Any, ...]]:
+    return sorted(plain(spark.sql(f"select {HOSTS} from {jobs.HOSTS}").collect()), key=repr)
+
+
+def filled(fleet: Fleet, segments: int = 6, rows: int = 500) -> Fleet:
+    for number in range(1, segments + 1):
+        for sensor in ("berlin", "hamburg"):
+            fleet.write(sensor, number, rows, begin_us=T0_US + number * DAY_US // 3)
+    fleet.settle("berlin", "hamburg")
+    return fleet
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, postgres: Server, request: pytest.FixtureRequest) -> Fleet:
+    """A lake whose catalog is in PostgreSQL, with segments of two sensors and three days."""
+    database = postgres.make(request.node.name.split("[")[0])
+    return filled(Fleet(tmp_path, kind="iceberg", server=database))
+
+
+def test_three_engines_have_the_same_answers(fleet: Fleet, spark: SparkSession) -> None:
+    wanted = by_duckdb(fleet.lake)
+    assert wanted["rows"][0][0] == 6000
+    assert all(wanted.values()), "each question has an answer"
+    assert by_pyiceberg(fleet.lake) == wanted
+    assert by_spark(spark, fleet.lake) == wanted
+    done = jobs.compact(over(spark, fleet.lake))
+    assert (done.before, done.after) == (10, 4), "a file for each day and sensor, of several"
+    assert by_duckdb(fleet.lake) == wanted
+    assert by_pyiceberg(fleet.lake) == wanted
+    assert by_spark(spark, fleet.lake) == wanted
+    # The lake goes on from there, and its register with it.
+    fleet.lake = Lake(fleet.lake.directory)
+    fleet.write("berlin", 7, 300, begin_us=T0_US + 2 * DAY_US)
+    fleet.settle("berlin")
+    compact.compact(fleet.lake)
+    expire.expire(fleet.lake, 0)
+    assert fleet.sound()["rows"] == 6300
+    assert fleet.rows() == fleet.written("berlin", "hamburg")
+    wanted = by_duckdb(fleet.lake)
+    assert by_pyiceberg(fleet.lake) == wanted
+    assert by_spark(spark, fleet.lake) == wanted
+
+
+def test_files_that_spark_made_are_removed_when_nobody_needs_them(
+    fleet: Fleet, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.compact(over(spark, fleet.lake))
+    fleet.lake = Lake(fleet.lake.directory)
+    data = fleet.lake.directory / "iceberg" / "tapdeck" / "flows" / "data"
+    made = set(data.glob("**/*"))
+    assert sum(path.suffix == ".parquet" for path in made) == 4
+    rows = fleet.rows()
+    monkeypatch.setattr("tapdeck_lake.iceberg.UNNAMED_S", -1.0)
+    expire.expire(fleet.lake, 0)
+    assert set(data.glob("**/*")) == made and fleet.rows() == rows
+    done = compact.compact(fleet.lake, 1 << 30)
+    assert done.before == 0, "one file for each day and sensor is there"
+    fleet.write("hamburg", 7, 50, begin_us=T0_US + DAY_US)
+    fleet.settle("hamburg")
+    compact.compact(fleet.lake, 1 << 30)
+    expire.expire(fleet.lake, 0)
+    gone = made - set(data.glob("**/*"))
+    assert sorted(path.suffix for path in gone) == [".crc", ".parquet"]
+    assert fleet.rows() == fleet.written("berlin", "hamburg")
+    metadata = data.parent / "metadata"
+    for summed in metadata.glob(".*.crc"):
+        assert summed.with_name(summed.name[1:-4]).exists()
+
+
+def test_hosts_of_spark_are_those_of_the_lake(fleet: Fleet, spark: SparkSession) -> None:
+    own = over(spark, fleet.lake)
+    # A day is one of UTC, wherever Spark is.
+    own.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    days = ["2026-01-01", "2026-01-02", "2026-01-03"]
+    assert jobs.hosts(own) == jobs.RolledUp(days, [])
+    wanted = hosts_by_lake(fleet)
+    assert len(wanted) > 1000 and hosts_by_spark(own) == wanted
+    assert jobs.hosts(own) == jobs.RolledUp([], [])
+    # What is put together is not new.
+    jobs.compact(own)
+    assert jobs.hosts(own) == jobs.RolledUp([], [])
+    fleet.lake = Lake(fleet.lake.directory)
+    fleet.write("berlin", 7, 300, begin_us=T0_US + DAY_US)
+    fleet.write("hamburg", 7, 300, begin_us=T0_US + 4 * DAY_US)
+    fleet.settle("berlin", "hamburg")
+    assert jobs.hosts(own) == jobs.RolledUp(["2026-01-02", "2026-01-05"], [])
+    assert hosts_by_spark(own) == hosts_by_lake(fleet)
+
+
+def test_hosts_of_days_whose_rows_are_expired_stay(fleet: Fleet, spark: SparkSession) -> None:
+    own = over(spark, fleet.lake)
+    jobs.hosts(own)
+    known = hosts_by_spark(own)
+    expire.expire(fleet.lake, 0, keep_days=1, today="2026-01-03")
+    assert jobs.hosts(own) == jobs.RolledUp([], [])
+    # A segment is late, and what is there of its day is a part of it.
+    fleet.write("berlin", 7, 20, begin_us=T0_US + DAY_US)
+    fleet.write("berlin", 8, 20, begin_us=T0_US + 2 * DAY_US)
+    fleet.settle("berlin")
+    assert jobs.hosts(own) == jobs.RolledUp(["2026-01-03"], ["2026-01-02"])
+    of_day = {row for row in known if row[0].day == 2}
+    assert of_day and {row for row in hosts_by_spark(own) if row[0].day == 2} == of_day
+
+
+def test_the_lake_and_spark_commit_beside_each_other(fleet: Fleet, spark: SparkSession) -> None:
+    """None of both loses what the other has done meanwhile."""
+    own = over(spark, fleet.lake)
+    rewritten: list[jobs.Compacted] = []
+    failed: list[BaseException] = []
+
+    def put_together() -> None:
+        try:
+            for _ in range(3):
+                rewritten.append(jobs.compact(own))
+        except BaseException as error:
+            failed.append(error)
+
+    beside = threading.Thread(target=put_together)
+    beside.start()
+    number = 6
+    while beside.is_alive():
+        number += 1
+        fleet.write("berlin", number, 20, begin_us=T0_US + number * DAY_US // 30)
+        assert fleet.settle("berlin").segments == 1
+        time.sleep(0.5)
+    beside.join()
+    assert failed == [] and rewritten[0].before >= 10 and number > 6
+    assert fleet.sound()["rows"] == 6000 + 20 * (number - 6)
+    assert fleet.rows() == fleet.written("berlin", "hamburg")
+
+
+def test_a_catalog_in_sqlite_is_read_and_changed_by_spark(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    fleet = filled(Fleet(tmp_path, kind="iceberg"))
+    own = over(spark, fleet.lake)
+    assert own.table(jobs.FLOWS).count() == 6000
+    assert jobs.compact(own).after == 4
+    assert Fleet.sound(fleet)["rows"] == 6000
+    assert fleet.rows() == fleet.written("berlin", "hamburg")
+
+
+def test_a_server_that_is_away_is_told_and_asked_again(tmp_path: Path, postgres: Server) -> None:
+    fleet = filled(Fleet(tmp_path, kind="iceberg", server=postgres.make("away")), segments=1)
+    fleet.write("berlin", 2, 70)
+    assert fleet.ship("berlin").faults == 0
+    postgres.stop()
+    try:
+        with pytest.raises(LakeError, match=r"cannot be read or changed .*connection"):
+            commit.commit(fleet.lake)
+        with pytest.raises(LakeError, match="see whether its catalog"):
+            Lake(fleet.lake.directory)
+    finally:
+        postgres.start()
+    assert commit.commit(fleet.lake).rows == 70
+    assert fleet.sound()["rows"] == 1070
+
+
+def test_two_lakes_do_not_share_a_database(tmp_path: Path, postgres: Server) -> None:
+    uri = postgres.make("shared")
+    Lake.init(tmp_path / "one", "iceberg", uri)
+    with pytest.raises(LakeError, match=r"of another lake, at .*/one"):
+        Lake.init(tmp_path / "two", "iceberg", uri)
+    assert not (tmp_path / "two" / "catalog.db").exists()
+    # An attempt that was killed is followed by another.
+    (tmp_path / "one" / "catalog.db").rename(tmp_path / "one" / ".catalog.db.new")
+    assert Lake.init(tmp_path / "one", "iceberg", uri).files("flows") == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("postgresql://me:secret@db/lake", "has a password"),
+        ("postgresql://db", "names no catalog"),
+        ("mysql://db/lake", "names no catalog"),
+        ("db", "names no catalog"),
+    ],
+)
+def test_what_names_no_catalog_is_refused(tmp_path: Path, uri: str, told: str) -> None:
+    with pytest.raises(LakeError, match=told) as refused:
+        Lake.init(tmp_path / "lake", "iceberg", uri)
+    assert "secret" not in str(refused.value)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_spark_is_told_of_tables_alone_that_it_can_reach(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="init --iceberg"):
+        settings(Lake.init(tmp_path / "files"))
+
+
+def test_a_worker_that_is_killed_costs_no_row(
+    fleet: Fleet, spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    wanted = by_duckdb(fleet.lake)
+    own = over(spark, fleet.lake)
+    with first_worker_killed(spark_cluster, tmp_path) as count:
+        assert own.table(jobs.FLOWS).repartition(8).rdd.mapPartitions(count).sum() == 6000
+    # What is left of the cluster answers as before, and puts files together.
+    assert by_spark(spark, fleet.lake) == wanted
+    assert jobs.compact(own).after == 4
+    assert by_spark(spark, fleet.lake) == wanted
