@@ -176,11 +176,11 @@ test-vm: ## Run the tests on other kernels, and the package's in a fresh Debian,
 	@scripts/setup.sh --package
 	scripts/test-package.sh
 
-.PHONY: test-fleet test-lake test-s3 bench-lake
+.PHONY: test-fleet test-lake test-s3 demo-fleet bench-lake
 
 # What needs engines that are no packages of Debian's: each part by itself, so that one can be run
 # alone.
-test-fleet: test-s3 test-lake ## Run the tests that need engines for flow tables, or S3 (root)
+test-fleet: test-s3 test-lake demo-fleet ## Run the tests that need engines for flow tables, or S3 (root)
 
 test-s3:
 	@scripts/setup.sh --lab
@@ -196,6 +196,12 @@ test-lake:
 	cd crates/python && VIRTUAL_ENV=$(CURDIR)/lake/.venv .venv/bin/maturin develop --locked
 	jars=$$(scripts/setup-spark.sh) && \
 		lake/.venv/bin/python -m pytest -q lake --build $(DEV) --jars $$jars
+
+demo-fleet: ## Show eight sensors, one lake, and the packets behind an answer, in two minutes (root)
+	@scripts/setup.sh --fleet
+	cargo build --workspace
+	jars=$$(scripts/setup-spark.sh) && server=$$(scripts/setup-s3.sh) && \
+		lake/.venv/bin/python lake/demo.py --build $(DEV) --jars $$jars --s3-server $$server
 
 bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 10000000' takes fewer
 	@scripts/setup.sh --fleet

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 from .errors import LakeError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from .catalog import Lake
 
+EXTENSIONS = "spark.sql.extensions"
+"""What has to be set before a session begins."""
 PORT = 5432
 
 
@@ -36,9 +40,16 @@ def settings(lake: Lake) -> dict[str, str]:
         **connection(lake),
     }
     return {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         **{f"spark.sql.catalog.{CATALOG}{name}": value for name, value in told.items()},
     }
+
+
+def add_to(session: SparkSession, lake: Lake) -> None:
+    """Makes the table of a lake known to a session, which was begun with Iceberg's extensions."""
+    for name, value in settings(lake).items():
+        if name != EXTENSIONS:
+            session.conf.set(name, value)
 
 
 def connection(lake: Lake) -> dict[str, str]:

@@ -18,17 +18,18 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
+from servers.postgres import Server, server
+from servers.spark import Cluster, cluster, session
 from tapdeck_lake import commit, compact, expire, jobs
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.engine import over_lake
 from tapdeck_lake.errors import LakeError
 from tapdeck_lake.iceberg import CATALOG, TABLE
-from tapdeck_lake.spark_settings import settings
+from tapdeck_lake.spark_settings import add_to, settings
 
-from .postgres import Server, server
-from .spark_cluster import Cluster, cluster, first_worker_killed, session
 from .synthetic import DAY_US, T0_US
 from .test_lake import Fleet
+from .workers import first_worker_killed
 
 # What all of the engines understand. Times are compared as the engines return them.
 QUESTIONS = {
@@ -90,9 +91,7 @@ def over(spark: SparkSession, lake: Lake) -> SparkSession:
     own = spark.newSession()
     # What stands in double quotes is a name, as in the other engines.
     own.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
-    for name, value in settings(lake).items():
-        if name.startswith("spark.sql.catalog."):
-            own.conf.set(name, value)
+    add_to(own, lake)
     return own
 
 

@@ -14,9 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from servers.spark import Cluster, cluster, session
 from tapdeck_lake.spark import register
-from tests.spark_cluster import Cluster, cluster, first_worker_killed, session
 from tests.stores import SECOND, T0_NS, drawn_segment, write_store
+from tests.workers import first_worker_killed
 
 PACKETS = 30_000
 SEGMENTS = 4

@@ -6,15 +6,14 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 HOME = Path(pyspark.__file__).parent
 PATIENCE_S = 180.0
@@ -93,7 +92,7 @@ def session(address: str, work: Path, jars: str) -> SparkSession:
     """
     # Spark's Java is started by this process, and starts Python for the driver.
     os.environ.update(ENVIRONMENT)
-    builder = SparkSession.builder.master(address).appName("tapdeck-test")
+    builder = SparkSession.builder.master(address).appName("tapdeck")
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -103,6 +102,7 @@ def session(address: str, work: Path, jars: str) -> SparkSession:
         "spark.executor.extraClassPath": jars,
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(work / "warehouse"),
         "spark.sql.shuffle.partitions": "4",
@@ -112,32 +112,3 @@ def session(address: str, work: Path, jars: str) -> SparkSession:
     begun: SparkSession = builder.getOrCreate()
     begun.sparkContext.setLogLevel("ERROR")
     return begun
-
-
-@contextmanager
-def first_worker_killed(
-    cluster: Cluster, work: Path
-) -> Iterator[Callable[[Iterable[Row]], Iterator[int]]]:
-    """Kills the first worker while it is busy. Gives what a question has to be done with.
-
-    That counts the rows of a partition, and the first worker does not come to the end of it.
-    """
-    begun = work / "begun"
-
-    def count(rows: Iterable[Row]) -> Iterator[int]:
-        # Workers keep their files apart, so a task sees whose it is.
-        if "worker1" in Path.cwd().parts and not begun.exists():
-            begun.touch()
-            time.sleep(60)
-        yield sum(1 for _ in rows)
-
-    def kill() -> None:
-        while not begun.exists():
-            time.sleep(0.05)
-        cluster.workers[0].kill()
-
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    yield count
-    killer.join()
-    assert cluster.workers[0].wait(30) != 0
