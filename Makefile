@@ -180,7 +180,7 @@ test-vm: ## Run the tests on other kernels, and the package's in a fresh Debian,
 
 # What needs engines that are no packages of Debian's: each part by itself, so that one can be run
 # alone.
-test-fleet: test-s3 test-lake demo-fleet ## Run the tests that need engines for flow tables, or S3 (root)
+test-fleet: test-s3 test-lake demo-fleet ## Run the tests that need engines, or S3 (root)
 
 test-s3:
 	@scripts/setup.sh --lab
