@@ -194,8 +194,8 @@ test-lake:
 	@scripts/setup.sh --fleet
 	cargo build --workspace
 	cd crates/python && VIRTUAL_ENV=$(CURDIR)/lake/.venv .venv/bin/maturin develop --locked
-	jars=$$(scripts/setup-spark.sh) && \
-		lake/.venv/bin/python -m pytest -q lake --build $(DEV) --jars $$jars
+	jars=$$(scripts/setup-spark.sh) && server=$$(scripts/setup-s3.sh) && \
+		lake/.venv/bin/python -m pytest -q lake --build $(DEV) --jars $$jars --s3-server $$server
 
 demo-fleet: ## Show eight sensors, one lake, and the packets behind an answer, in two minutes (root)
 	@scripts/setup.sh --fleet

@@ -1,8 +1,8 @@
 """Packets and flows of stores as tables of Spark: `spark.read.format("tapdeck").load(DIR)`.
 
 The module `tapdeck` reads the stores, on driver and executors, which must have them at the same
-path. Packets are split into spans of time for which about as much has to be read, as the indexes
-tell, so that many executors answer one question.
+path, or can ask for them at a URL. Packets are split into spans of time for which about as much has
+to be read, as the indexes tell, so that many executors answer one question.
 
 What is to be read is said by options, and answered from the index: `filter`, `after`, `before` and
 others. Conditions of a `where` are Spark's own work, though it has a hook by which sources in
@@ -41,7 +41,7 @@ MIB = 1 << 20
 WHOLE = 2**62
 """A size that no answer has, so that it is not split."""
 
-SEGMENT = re.compile(r"tapdeck-\d{8,}-(\d{8}T\d{6})Z\.pcapng")
+SEGMENT = re.compile(r"tapdeck-\d{8,}-(\d{8}T\d{6})Z")
 
 OPTIONS = {
     "path": "",
@@ -190,11 +190,14 @@ def words(said: str) -> list[str]:
 
 
 def stores_at(path: str) -> list[str]:
-    """Returns the stores at a path, as executors find them, which work in other directories."""
+    """Returns the stores at a path, as executors find them, which work in other directories.
+
+    Of URLs there may be several, separated by commas.
+    """
     if not path:
         raise ValueError("no store is named: load(DIR)")
     if "://" in path:
-        raise ValueError(f"{path} is a URL: name a directory that driver and executors have")
+        return words(path)
     whole = Path.cwd() / path
     below = str(whole.relative_to(whole.anchor))
     found = sorted(Path(whole.anchor).glob(below)) if set("*?[") & set(path) else [whole]
@@ -237,8 +240,7 @@ class Reader(DataSourceReader):
 
 def oldest_segment(store: str) -> str:
     """Returns the name of the oldest segment of a store; of captures "", which nobody deletes."""
-    names = (path.name for path in Path(store).glob("tapdeck-*.pcapng*"))
-    return min((name for name in names if SEGMENT.match(name)), default="")
+    return next(iter(tapdeck.open(store).segments()), "")
 
 
 def begin_ns(segment: str) -> int:

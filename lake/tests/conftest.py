@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from servers.s3 import Server, server
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--build", type=Path, metavar="DIR", help="the build that is tested, as cargo left it"
+    )
+    parser.addoption(
+        "--s3-server", type=Path, metavar="FILE", help="what scripts/setup-s3.sh has built"
     )
     parser.addoption(
         "--jars", type=Path, metavar="DIR", help="what scripts/setup-spark.sh has fetched"
@@ -26,7 +32,20 @@ def tapdeck(pytestconfig: pytest.Config) -> Path:
     program: Path = directory.resolve() / "tapdeck"
     if not os.access(program, os.X_OK):
         pytest.fail(f"{program} is not there: cargo build --workspace", pytrace=False)
+    # The program that reads URLs is found so.
+    os.environ["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     return program
+
+
+@pytest.fixture(scope="session")
+def s3(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of S3, which all processes that are begun afterwards know from the environment."""
+    program = pytestconfig.getoption("--s3-server")
+    if program is None:
+        pytest.fail("no server of S3 is named: run `make test-fleet`, or give --s3-server FILE")
+    with server(program, tmp_path_factory.mktemp("s3")) as begun:
+        os.environ |= begun.environment
+        yield begun
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from servers.s3 import Server
 from servers.spark import Cluster, cluster, session
 from tapdeck_lake.spark import register
 from tests.stores import SECOND, T0_NS, drawn_segment, write_store
@@ -25,7 +27,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def spark_cluster(
+    tmp_path_factory: pytest.TempPathFactory, program: Path, s3: Server
+) -> Iterator[Cluster]:
+    """A cluster whose processes find the program that reads URLs, and know the server of S3."""
+    assert program.with_name("tapdeck-remote").is_file() and s3.endpoint
     with cluster(tmp_path_factory.mktemp("cluster")) as begun:
         yield begun
 
@@ -109,6 +115,23 @@ def test_several_stores_are_one_table(spark: SparkSession, fleet: Path) -> None:
         for packet in tapdeck.open(fleet / name).query()
     ]
     assert found is not None and tuple(found) == (len(expected), sum(expected))
+
+
+def test_stores_on_s3_are_one_table(spark: SparkSession, fleet: Path, s3: Server) -> None:
+    bucket = s3.make_bucket("tape")
+    shutil.copytree(fleet, bucket, dirs_exist_ok=True)
+    packets = table(spark, "s3://tape/sensor-1, s3://tape/sensor-2", split="1", columns="data")
+    assert packets.rdd.getNumPartitions() > 3
+    found = sorted(bytes(row.data) for row in packets.collect())
+    wanted = table(spark, fleet / "sensor-*", columns="data").collect()
+    assert found == sorted(bytes(row.data) for row in wanted) and len(found) == PACKETS + 48
+    flows = table(spark, "s3://tape/sensor-2", table="flows", sensor="x").collect()
+    here = table(spark, fleet / "sensor-2", table="flows", sensor="x").collect()
+    assert sorted(map(str, flows)) == sorted(map(str, here)) and flows
+    for file in (bucket / "sensor-1").iterdir():
+        file.unlink()
+    with pytest.raises(PySparkException, match="s3://tape/sensor-1"):
+        packets.collect()
 
 
 def time_at(seconds: float) -> datetime:
@@ -203,7 +226,7 @@ def test_flows_are_those_of_the_module(spark: SparkSession, fleet: Path) -> None
         ({"after": "soon"}, "is no time"),
         ({"direction": "up"}, 'write "in" or "out"'),
         ({"table": "flows", "interface": "eth0"}, "interface: this is no option of flows"),
-        ({"path": "s3://bucket/sensor"}, "is a URL"),
+        ({"path": "ftp://bucket/sensor"}, "is no store: write s3://BUCKET"),
         ({"path": "/nowhere/*"}, "there is nothing at /nowhere/*"),
     ],
 )

@@ -68,6 +68,10 @@ pub enum Failure {
     Store(Error),
     /// A segment cannot be read.
     Segment { path: PathBuf, why: std::io::Error },
+    /// A URL names no store, or cannot be asked as things are: a sentence.
+    Place(String),
+    /// There is no program that reads what lies elsewhere.
+    NoReader(PathBuf),
     /// The question makes no sense.
     Filter(filter::Error),
     /// Columns could not be made.
@@ -88,6 +92,12 @@ impl std::fmt::Display for Failure {
             }
             Self::Store(e) => write!(f, "{e}"),
             Self::Segment { path, why } => write!(f, "cannot read {}: {why}", path.display()),
+            Self::Place(why) => write!(f, "{why}"),
+            Self::NoReader(url) => write!(
+                f,
+                "reading {} is the work of the program tapdeck-remote, which is not in PATH: install tapdeck, or add its directory",
+                url.display()
+            ),
             Self::Filter(e) => write!(f, "{e}"),
             Self::Columns(e) => write!(f, "cannot make columns: {e}"),
             Self::Broken => write!(f, "the answer ended by a fault of tapdeck; ask again"),

@@ -13,6 +13,7 @@ import_exception!(tapdeck._errors, StoreError);
 import_exception!(tapdeck._errors, StoreNotFoundError);
 import_exception!(tapdeck._errors, TapdeckError);
 import_exception!(tapdeck._errors, TimeError);
+import_exception!(tapdeck._errors, UnsupportedError);
 
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
@@ -26,6 +27,8 @@ impl From<&Failure> for PyErr {
         match failure {
             Failure::Store(Error::NotFound(_)) => StoreNotFoundError::new_err(text),
             Failure::Store(_) | Failure::Segment { .. } => StoreError::new_err(text),
+            Failure::Place(_) => QuestionError::new_err(text),
+            Failure::NoReader(_) => UnsupportedError::new_err(text),
             Failure::Filter(e) if e.is_usage() => FilterError::new_err(text),
             Failure::Filter(_)
             | Failure::Columns(_)

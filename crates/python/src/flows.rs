@@ -26,6 +26,7 @@ use tapdeck_store::query::{Error, Matcher, Note, Query, Search, Snapshot, Span};
 use tapdeck_store::walk::{Step, Walk, closed};
 
 use crate::answer::{End, Failure};
+use crate::place;
 use crate::worker::Outlet;
 
 /// Rows of a batch, at most.
@@ -67,7 +68,13 @@ pub fn schema() -> SchemaRef {
 
 /// Makes the answer to a question.
 pub fn answer(question: &Question, outlet: &mut Outlet) -> Result<End, Failure> {
-    match Snapshot::open(&question.path, question.span) {
+    let Question { path, span, .. } = question;
+    if place::is_elsewhere(path) {
+        let store = place::elsewhere(path, &outlet.left)?;
+        let snapshot = Snapshot::open_in(&store, *span)?;
+        return of_store(question, &*store, &snapshot, outlet);
+    }
+    match Snapshot::open(path, *span) {
         Err(Error::NotAStore(_) | Error::NotADirectory(_)) => {
             match of_captures(question, outlet, false) {
                 // That turns out before the first packet.
@@ -75,18 +82,22 @@ pub fn answer(question: &Question, outlet: &mut Outlet) -> Result<End, Failure> 
                 done => done,
             }
         }
-        snapshot => of_store(question, &snapshot?, outlet),
+        snapshot => of_store(question, &Directory::new(path), &snapshot?, outlet),
     }
 }
 
 /// Makes rows of each closed segment.
-fn of_store(question: &Question, snapshot: &Snapshot, outlet: &mut Outlet) -> Result<End, Failure> {
-    let Question { path, expression, .. } = question;
+fn of_store(
+    question: &Question,
+    store: &dyn Storage,
+    snapshot: &Snapshot,
+    outlet: &mut Outlet,
+) -> Result<End, Failure> {
+    let expression = &question.expression;
     // A segment has packets of no other link types.
     let links = [LinkType::ETHERNET, LinkType::RAW];
     let filter = Filter::for_links(expression, links, false)?;
     outlet.begin()?;
-    let store = Directory::new(path);
     let mut end = End::default();
     end.add_notes(snapshot.notes().iter().cloned());
     end.unseen = snapshot.unseen().iter().map(|missing| missing.packets).sum();
@@ -98,7 +109,7 @@ fn of_store(question: &Question, snapshot: &Snapshot, outlet: &mut Outlet) -> Re
     }
     let mut told = 0;
     for name in &names {
-        told += of_segment(question, &filter, &store, name, outlet, &mut end)?;
+        told += of_segment(question, &filter, store, name, outlet, &mut end)?;
     }
     if question.span == Span::ALL {
         // A loss that no packet came after stands in the statistics only.

@@ -8,6 +8,7 @@
 //! - `worker`: each answer is made on a thread of its own, which yields to a recorder and holds no
 //!   lock of Python; few batches wait.
 //! - `packets`, `flows`: what that thread does; how packets and rows become columns.
+//! - `place`: where a store lies, and who reads it there.
 //! - `stream`: an answer as Python sees it: an iterator of packets, or a stream of Arrow.
 //! - `errors`: what went wrong, as exceptions.
 //!
@@ -18,6 +19,7 @@ mod answer;
 mod errors;
 mod flows;
 mod packets;
+mod place;
 mod stream;
 mod worker;
 
@@ -29,23 +31,24 @@ mod _native {
     use pyo3::prelude::*;
     use tapdeck_packet::community_id::CommunityId;
     use tapdeck_store::choice::{Direction, Wanted};
-    use tapdeck_store::query::{Note, Search, Snapshot, Span};
-    use tapdeck_store::stat::{Question, Report, Unusable, stat_captures};
+    use tapdeck_store::query::{Note, Search, Span};
+    use tapdeck_store::stat::{
+        Question, Report, Unusable, stat as of_directory, stat_captures, stat_in,
+    };
 
     use crate::answer::Failure;
     use crate::errors::{QuestionError, TimeError};
-    use crate::{packets, worker};
+    use crate::{packets, place, worker};
 
     #[pymodule_export]
     use crate::stream::{Packet, Stream};
 
-    /// Looks whether there is a store, or are capture files, at a path.
+    /// Looks whether there is a store at a path or a URL, or are capture files at a path.
     #[pyfunction]
     fn check(py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        worker::wait(py, move |_| {
+        worker::wait(py, move |left| {
             let nothing = Span { after_ns: i64::MAX, before_ns: i64::MAX };
-            Snapshot::open_any(&path, nothing, Search::default())?;
-            Ok(())
+            place::look_at(&path, nothing, Search::default(), left).map(drop)
         })
     }
 
@@ -146,6 +149,12 @@ mod _native {
         Stream::begin(py, schema, false, move |outlet| crate::flows::answer(&question, outlet))
     }
 
+    /// Returns the names of a store's segments, oldest first.
+    #[pyfunction]
+    fn segments(py: Python<'_>, path: PathBuf) -> PyResult<Vec<String>> {
+        worker::wait(py, move |left| place::segments(&path, left))
+    }
+
     /// Tells what is at a path. Returns the report as `tapdeck stat --json` writes it, and what the
     /// report lacks, a sentence each.
     #[pyfunction]
@@ -161,11 +170,15 @@ mod _native {
         let span = Span { after_ns: after, before_ns: before };
         worker::wait(py, move |left| {
             let question = Question { span, top };
-            let report = match tapdeck_store::stat::stat(&path, question, |_, _| !left.is_set()) {
-                Err(NotAStore(_) | NotADirectory(_)) => {
-                    stat_captures(&path, question, |_, _| !left.is_set())?
+            let report = if place::is_elsewhere(&path) {
+                stat_in(&place::elsewhere(&path, left)?, question, |_, _| !left.is_set())?
+            } else {
+                match of_directory(&path, question, |_, _| !left.is_set()) {
+                    Err(NotAStore(_) | NotADirectory(_)) => {
+                        stat_captures(&path, question, |_, _| !left.is_set())?
+                    }
+                    report => report?,
                 }
-                report => report?,
             };
             if left.is_set() {
                 Err(Failure::Left)

@@ -19,6 +19,7 @@ use tapdeck_store::choice::{Choice, Direction, Wanted};
 use tapdeck_store::query::{self, Described, Error, Packet, Query, Search, Snapshot, Span};
 
 use crate::answer::{End, Failure};
+use crate::place;
 use crate::worker::{Left, Outlet};
 
 /// Packets of a batch, at most.
@@ -78,10 +79,10 @@ pub fn answer(question: &Question, outlet: &mut Outlet) -> Result<End, Failure> 
 }
 
 /// Opens what a question asks.
-fn prepare(question: &Question, whole: bool) -> Result<(Snapshot, Choice), Failure> {
+fn prepare(question: &Question, whole: bool, left: &Left) -> Result<(Snapshot, Choice), Failure> {
     let Question { path, wanted, span, cache, .. } = question;
     let search = Search { whole, cache: cache.as_deref(), ignores_indexes: false };
-    let mut snapshot = Snapshot::open_any(path, *span, search)?;
+    let mut snapshot = place::look_at(path, *span, search, left)?;
     if !wanted.interfaces.is_empty() {
         snapshot.want_interfaces(|interface| wanted.takes(interface));
     }
@@ -91,7 +92,7 @@ fn prepare(question: &Question, whole: bool) -> Result<(Snapshot, Choice), Failu
 
 /// Returns spans of time that have the whole answer together, each packet once.
 pub fn split(question: &Question, bytes: u64, left: &Left) -> Result<Vec<Span>, Failure> {
-    let (snapshot, choice) = prepare(question, false)?;
+    let (snapshot, choice) = prepare(question, false, left)?;
     let plan = choice.plan().clone();
     let spans = query::split(snapshot, question.span, plan, bytes, || !left.is_set())?;
     if left.is_set() { Err(Failure::Left) } else { Ok(spans) }
@@ -99,7 +100,7 @@ pub fn split(question: &Question, bytes: u64, left: &Left) -> Result<Vec<Span>, 
 
 fn attempt(question: &Question, outlet: &mut Outlet, whole: bool) -> Result<End, Failure> {
     let Question { wanted, span, limit, .. } = question;
-    let (snapshot, choice) = prepare(question, whole)?;
+    let (snapshot, choice) = prepare(question, whole, &outlet.left)?;
     let interfaces = snapshot.interfaces().to_vec();
     outlet.begin()?;
     let mut query = Query::new(snapshot, *span, choice.plan().clone(), choice);

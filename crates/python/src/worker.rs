@@ -36,6 +36,11 @@ impl Left {
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+
+    /// Returns the flag itself, for whoever waits elsewhere.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
 }
 
 /// Where an answer's parts go.

@@ -34,10 +34,10 @@ def test_a_store_that_goes_away_is_missed(tmp_path: Path) -> None:
             ask()
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/sensor-1", "https://sensor.example.org/store"])
-def test_urls_are_refused(url: str) -> None:
-    with pytest.raises(tapdeck.UnsupportedError, match="name a directory"):
-        tapdeck.open(url)
+def test_a_url_needs_the_program_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(tapdeck.UnsupportedError, match="tapdeck-remote, which is not in PATH"):
+        tapdeck.open("s3://bucket/sensor-1")
 
 
 def test_what_is_no_filter_is_refused_as_tcpdump_does(store: Path) -> None:

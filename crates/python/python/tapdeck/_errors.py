@@ -28,7 +28,7 @@ class TimeError(QuestionError):
 
 
 class UnsupportedError(TapdeckError, NotImplementedError):
-    """What is asked for is beyond this build of the module."""
+    """What is asked for needs the program `tapdeck-remote`, which is not there."""
 
 
 class AlreadyReadError(TapdeckError, RuntimeError):

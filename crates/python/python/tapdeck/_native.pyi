@@ -4,7 +4,7 @@ from datetime import datetime
 from os import PathLike
 from typing import Self, final
 
-__all__ = ["Packet", "Stream", "check", "flows", "parse_time", "query", "split", "stat"]
+__all__ = ["Packet", "Stream", "check", "flows", "parse_time", "query", "segments", "split", "stat"]
 
 @final
 class Packet:
@@ -41,6 +41,7 @@ class Stream:
     def close(self) -> None: ...
 
 def check(path: str | PathLike[str]) -> None: ...
+def segments(path: str | PathLike[str]) -> list[str]: ...
 def parse_time(text: str) -> int: ...
 def query(
     path: str | PathLike[str],

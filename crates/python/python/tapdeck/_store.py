@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from tapdeck import _native
 from tapdeck._answer import Flows, Packets
-from tapdeck._errors import IncompleteWarning, QuestionError, UnsupportedError
+from tapdeck._errors import IncompleteWarning, QuestionError
 from tapdeck._stat import Stat
 from tapdeck._time import Time, is_doubtful, span
 
@@ -24,7 +24,10 @@ def open(path: str | os.PathLike[str]) -> Store:
     ----------
     path : str or path-like
         A directory that `tapdeck record --dir` wrote or is writing; or a pcap or pcapng file, also
-        compressed by gzip, zstd or lz4; or a directory of such files.
+        compressed by gzip, zstd or lz4; or a directory of such files; or the URL of a store,
+        ``s3://BUCKET[/PREFIX]`` or ``https://HOST[:PORT][/PATH/]``, which the program
+        `tapdeck-remote` reads, as for `tapdeck query`: S3's keys are in the environment,
+        certificates in ``~/.config/tapdeck/remote.toml``.
 
     Returns
     -------
@@ -37,17 +40,14 @@ def open(path: str | os.PathLike[str]) -> Store:
         There is nothing at the path.
     StoreError
         There is neither a store nor a capture file, or no permission to read it.
+    QuestionError
+        The URL is none of a store, or the environment does not say how it is asked.
     UnsupportedError
-        The path is a URL.
+        The path is a URL, and `tapdeck-remote` is not in ``PATH``.
     """
     text = os.fspath(path)
-    if "://" in text:
-        raise UnsupportedError(
-            f"{text} is a URL, which this build does not read: name a directory or a file of this "
-            "machine"
-        )
     _native.check(text)
-    return Store(Path(text))
+    return Store(text if "://" in text else Path(text))
 
 
 class Store:
@@ -55,16 +55,16 @@ class Store:
 
     Parameters
     ----------
-    path : Path
-        Where it lies.
+    path : Path or str
+        Where it lies: a path, or a URL.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self._path = path
 
     @property
-    def path(self) -> Path:
-        """Where it lies."""
+    def path(self) -> Path | str:
+        """Where it lies: a path, or the text of a URL."""
         return self._path
 
     def __repr__(self) -> str:
@@ -237,6 +237,23 @@ class Store:
             self._path, expression, after=after_ns, before=before_ns, sensor=sensor
         )
         return Flows(stream)
+
+    def segments(self) -> list[str]:
+        """Tell which segments are in the store now.
+
+        Returns
+        -------
+        list of str
+            Their names, oldest first, as flows have them in the column `segment`:
+            ``tapdeck-NUMBER-YYYYMMDDTHHMMSSZ``, where the time is that of its beginning, UTC. Of
+            capture files of other programs there are none.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be read.
+        """
+        return _native.segments(self._path)
 
     def stat(self, *, after: Time | None = None, before: Time | None = None, top: int = 10) -> Stat:
         """Tell what is in the store: read from its indexes, not from its packets.

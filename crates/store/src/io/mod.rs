@@ -7,6 +7,7 @@
 
 mod directory;
 mod disk;
+mod elsewhere;
 mod inflate;
 mod page;
 mod prefetch;
@@ -20,6 +21,7 @@ mod write;
 pub(crate) use directory::object_of;
 pub use directory::{Directory, Paths};
 pub use disk::Disk;
+pub use elsewhere::{Elsewhere, Reader};
 pub use inflate::{Inflating, inflate};
 pub use page::{PAGE, Page};
 pub(crate) use prefetch::prefetch;
