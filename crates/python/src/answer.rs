@@ -70,7 +70,7 @@ pub enum Failure {
     Segment { path: PathBuf, why: std::io::Error },
     /// A URL names no store, or cannot be asked as things are: a sentence.
     Place(String),
-    /// There is no program that reads what lies elsewhere.
+    /// No program is there that reads what lies elsewhere.
     NoReader(PathBuf),
     /// The question makes no sense.
     Filter(filter::Error),

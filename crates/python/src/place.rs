@@ -1,8 +1,8 @@
 //! Where does a store lie? At a path of this machine; or at a URL, on S3 or on a web server.
 //!
 //! What lies elsewhere is read by the program `tapdeck-remote`, as for `tapdeck query`: so this
-//! module links no HTTP and no TLS, and what it is told of certificates is the same. Each answer has
-//! a program of its own, which ends with it.
+//! module links no HTTP and no TLS, and what it is told of certificates is the same. Each answer
+//! has a program of its own, which ends with it.
 
 use std::io::ErrorKind;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Where does a store lie that is read? In a directory, or elsewhere, on S3 or a web server.
 //!
 //! What lies elsewhere is read by another program, `tapdeck-remote`, so that this one links no HTTP
-//! and no TLS. It gives objects and ranges ([`Elsewhere`]); what they mean is found out here, as in a
-//! directory, so answers and what is said of them are the same.
+//! and no TLS. It gives objects and ranges ([`Elsewhere`]); what they mean is found out here, as in
+//! a directory, so answers and what is said of them are the same.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
