@@ -110,7 +110,9 @@ class Fleet:
         ip("-n", name, "link", "add", "bridge0", "type", "bridge")
         cables = [(self.hosts, f"to{sensor}", "outside"), (network, "eth0", "inside")]
         for where, its_end, port in cables:
-            ip("-n", where, "link", "add", its_end, "type", "veth", "peer", port, "netns", name)
+            mac = mac_of(sensor, where == network)
+            cable = ["link", "add", its_end, "address", mac, "type", "veth"]
+            ip("-n", where, *cable, "peer", port, "netns", name)
             ip("-n", name, "link", "set", port, "master", "bridge0")
             for namespace, link in ((where, its_end), (name, port)):
                 within(
@@ -128,6 +130,13 @@ class Fleet:
         ip("-n", network, "route", "add", f"{HOST}/32", "dev", "eth0")
         route = [f"10.0.{sensor}.0/24", "dev", f"to{sensor}", "src", HOST]
         ip("-n", self.hosts, "route", "add", *route)
+        # Nobody has to ask for the other's, at a time when only one of two looks.
+        for where, address, link, is_network in (
+            (self.hosts, f"10.0.{sensor}.1", f"to{sensor}", True),
+            (network, HOST, "eth0", False),
+        ):
+            known = ["lladdr", mac_of(sensor, is_network), "dev", link, "nud", "permanent"]
+            ip("-n", where, "neigh", "add", address, *known)
         return name, network
 
     def begin(self, sensor: int) -> None:
@@ -173,6 +182,11 @@ def run(*command: str) -> str:
 def within(namespace: str, *command: str) -> str:
     """Runs a program in a namespace."""
     return run("ip", "netns", "exec", namespace, *command)
+
+
+def mac_of(sensor: int, is_network: bool) -> str:
+    """Returns the address of an end of the cables of a sensor."""
+    return f"02:00:00:00:{sensor:02x}:{1 if is_network else 2:02x}"
 
 
 def ip(*words: str) -> None:
@@ -240,7 +254,8 @@ def main() -> None:
         fail("recording needs root")
     tapdeck = asked.build.resolve() / "tapdeck"
     os.environ["PYTHONPATH"] = str(HERE)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for by in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(by, signal.default_int_handler)
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tapdeck-fleet-")))
         show(tapdeck, asked.jars, asked.s3_server, work, stack)

@@ -232,7 +232,10 @@ for option in "$@"; do
         --bench) install_packages "$NEEDED_FOR_BENCH" ;;
         --fuzz) install_fuzz ;;
         --package) install_packages "$NEEDED_FOR_PACKAGE" && install_cargo_deb ;;
-        --fleet) install_without_services "$NEEDED_FOR_FLEET" && install_venv lake ;;
+        --fleet)
+            install_without_services "$NEEDED_FOR_FLEET"
+            install_venv lake
+            ;;
         --lint) install_packages "$NEEDED_FOR_LINT" && install_venv scripts/lint && install_cargo_deny ;;
         *) fail "unknown option $option: see the top of scripts/setup.sh" ;;
     esac

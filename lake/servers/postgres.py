@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,8 @@ class Server:
 
     def stop(self) -> None:
         if self.process is not None:
-            self.process.kill()
+            # At once, as if it were killed, and nothing of it is left behind.
+            self.process.send_signal(signal.SIGQUIT)
             self.process.wait()
             self.process = None
 
@@ -80,32 +81,38 @@ def server() -> Iterator[Server]:
 
     Its directory is one that its user may reach.
     """
-    directory = Path(tempfile.mkdtemp(prefix="tapdeck-postgres-"))
-    of_user = pwd.getpwnam(USER)
-    os.chown(directory, of_user.pw_uid, of_user.pw_gid)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    begun = Server(directory, port)
-    password = directory / "password"
-    password.write_text(PASSWORD)
-    password.chmod(0o644)
-    passwords = directory / "pgpass"
-    passwords.write_text(f"127.0.0.1:{port}:*:{USER}:{PASSWORD}\n")
-    passwords.chmod(0o600)
-    before = os.environ.get("PGPASSFILE")
-    os.environ["PGPASSFILE"] = str(passwords)
-    try:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tapdeck-pg-")))
+        shutil.chown(directory, USER, USER)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        password = directory / "password"
+        password.write_text(PASSWORD)
+        password.chmod(0o644)
+        passwords = directory / "pgpass"
+        passwords.write_text(f"127.0.0.1:{port}:*:{USER}:{PASSWORD}\n")
+        passwords.chmod(0o600)
         initdb = [str(programs() / "initdb"), "-D", str(directory / "data"), "-U", USER]
         initdb += ["-A", "scram-sha-256", f"--pwfile={password}", "--no-sync"]
         subprocess.run(
             initdb, check=True, stdout=subprocess.DEVNULL, user=USER, group=USER, cwd=directory
         )
+        stack.enter_context(named("PGPASSFILE", str(passwords)))
+        begun = Server(directory, port)
+        stack.callback(begun.stop)
         begun.start()
         yield begun
+
+
+@contextmanager
+def named(name: str, value: str) -> Iterator[None]:
+    """Sets a variable of the environment for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
     finally:
-        begun.stop()
-        shutil.rmtree(directory, ignore_errors=True)
         if before is None:
-            del os.environ["PGPASSFILE"]
+            del os.environ[name]
         else:
-            os.environ["PGPASSFILE"] = before
+            os.environ[name] = before

@@ -86,8 +86,9 @@ def parser() -> argparse.ArgumentParser:
     )
     of_lake(one)
     one.add_argument(
-        "--grace", type=seconds, default=expire.GRACE_S, metavar="S",
-        help="keep files that were replaced less than so many seconds ago [3600]",
+        "--grace", type=seconds, metavar="S",
+        help="keep files that were replaced less than so many seconds ago "
+        "[3600; of an Iceberg table 86400]",
     )  # fmt: skip
     one.add_argument(
         "--keep-days", type=positive, metavar="N", help="keep the rows of so many days [all]"

@@ -140,7 +140,7 @@ class Lake:
         if server:
             from . import iceberg
 
-            iceberg.look_at_server(server)
+            iceberg.server_at(server)
         durable.make_directory(directory)
         draft = durable.draft_of(directory / NAME)
         # An attempt that was killed is followed by another.

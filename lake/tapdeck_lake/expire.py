@@ -1,6 +1,7 @@
 """`tapdeck-lake expire`: removes files that are no part of the table any more, and old rows.
 
-Files that compaction replaced stay for an hour, so that a question that began before ends well.
+Files that compaction replaced stay for an hour, so that a question that began before ends well; of
+an Iceberg table for a day, since a job of Spark that began before commits upon what it read.
 Files that nobody names are what a killed process left, or came a second time. With a number of
 days, whole days go: the account of each segment then says how many of its rows went, and `hosts`
 stays. Sensors are asked nothing and told nothing.
@@ -24,8 +25,6 @@ from .flow_files import STEM
 from .lake_file import LakeFile
 from .reader import READER
 
-GRACE_S = 3600
-"""How long a file that was replaced stays."""
 DRAFT_S = 86_400
 """How old a draft of a sensor's is that nobody goes on with."""
 
@@ -41,7 +40,7 @@ class Expired:
 
 
 def expire(
-    lake: Lake, grace_s: float = GRACE_S, keep_days: int | None = None, today: str = ""
+    lake: Lake, grace_s: float | None = None, keep_days: int | None = None, today: str = ""
 ) -> Expired:
     """Removes what is not needed.
 
@@ -50,7 +49,7 @@ def expire(
     lake
         The lake.
     grace_s
-        Seconds that a file stays after it was replaced.
+        Seconds that a file stays after it was replaced; None is what fits the lake's kind.
     keep_days
         Rows of how many days stay, this one included; None keeps all.
     today
@@ -59,6 +58,8 @@ def expire(
     done = Expired()
     if keep_days is not None and keep_days < 1:
         raise LakeError("keep at least one day")
+    if grace_s is None:
+        grace_s = lake.table.grace_s
     with lake.changed():
         lake.table.settle()
         if keep_days is not None:
@@ -151,8 +152,9 @@ def is_same(lake: Lake, first: Path) -> bool:
 
 
 def remove(path: Path, done: Expired) -> None:
-    """Removes a file and counts it."""
-    size = path.stat().st_size
-    path.unlink(missing_ok=True)
-    done.files += 1
-    done.bytes += size
+    """Removes a file and counts it, unless somebody else has."""
+    with suppress(FileNotFoundError):
+        size = path.stat().st_size
+        path.unlink()
+        done.files += 1
+        done.bytes += size

@@ -21,8 +21,9 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -47,7 +48,8 @@ from pyiceberg.types import (
     StringType,
     TimestamptzType,
 )
-from sqlalchemy.engine import make_url
+from sqlalchemy import text
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from .errors import LakeError
@@ -62,12 +64,19 @@ CATALOG = "tapdeck"
 """The catalog's name, which stands in its tables: other engines must use it, too."""
 NAMESPACE = "tapdeck"
 TABLE = "tapdeck.flows"
+HOSTS = "tapdeck.hosts"
+"""What a job of Spark makes (jobs.py)."""
 CHANGE = "tapdeck.change"
 """The property of a snapshot that has the number of a change."""
+LOCK = """select metadata_location from iceberg_tables where catalog_name = :catalog
+    and table_namespace = :namespace and table_name = :name for update"""
 TRIES = 5
 """How often a commit is tried while others commit, too."""
-UNNAMED_S = 86_400
-"""How old a file beside the table is that nobody is about to name."""
+UNNAMED_S = 7 * 86_400
+"""How old a file beside the table is that nobody is about to name: no job takes that long."""
+
+OPTIONS = {"sslmode", "sslrootcert"}
+"""What may stand behind the ? of a server's URI; Java's driver has the same."""
 
 TYPES: dict[pa.DataType, IcebergType] = {
     pa.string(): StringType(),
@@ -125,19 +134,28 @@ def catalog_of(directory: Path, server: str) -> SqlCatalog:
     return SqlCatalog(CATALOG, **told, warehouse=uri_of(directory / "iceberg"))
 
 
-def look_at_server(server: str) -> None:
-    """Raises LakeError where a URI is none of a database of PostgreSQL, or has a password."""
+def server_at(uri: str) -> URL:
+    """Returns what a URI of a database of PostgreSQL says.
+
+    Raises LakeError where it is none, has a password, or says what not all engines understand.
+    """
     try:
-        url = make_url(server)
-    except ArgumentError:
-        url = None
-    if url is None or url.drivername != "postgresql" or not url.database:
-        raise LakeError(f"{server} names no catalog: postgresql://USER@HOST:PORT/DATABASE")
-    if url.password is not None:
+        url = make_url(uri)
+    except (ArgumentError, ValueError):
+        url = URL.create("")
+    if url.drivername != "postgresql" or not url.database:
+        raise LakeError("the server is to be named as postgresql://USER@HOST:PORT/DATABASE")
+    if url.password is not None or "password" in url.query:
         raise LakeError(
-            f"{url.render_as_string()} has a password, which would stand in the lake for others to "
-            "read: write it into ~/.pgpass, and name the catalog without it"
+            "the server is named with a password, which would stand in the lake for others to "
+            "read: write it into ~/.pgpass, and name the server without it"
         )
+    others = sorted(set(url.query) - OPTIONS)
+    if others:
+        raise LakeError(
+            f"of a server, {others[0]} is not understood: there are sslmode, sslrootcert"
+        )
+    return url
 
 
 def uri_of(path: Path) -> str:
@@ -195,18 +213,30 @@ def number_of(column: str) -> int:
 class IcebergTable:
     """An Iceberg table, and the register that follows it."""
 
-    @told_as_ours()
+    grace_s = 86_400.0
+
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self.catalog = catalog_of(lake.directory, lake.server)
-        try:
-            self.of_iceberg: OfIceberg = self.catalog.load_table(TABLE)
-        except NoSuchTableError:
-            raise LakeError(
-                f"{lake.directory} has lost its table {TABLE}: see "
-                f"{lake.server or lake.directory / 'iceberg.db'}"
-            ) from None
         self.needed: set[Path] | None = None
+
+    # Whoever ships asks neither, and may have no way to a server.
+    @cached_property
+    @told_as_ours()
+    def catalog(self) -> SqlCatalog:
+        """The catalog."""
+        return catalog_of(self.lake.directory, self.lake.server)
+
+    @cached_property
+    @told_as_ours()
+    def of_iceberg(self) -> OfIceberg:
+        """The table, as it was when it was refreshed last. Raises LakeError where it is gone."""
+        try:
+            return self.catalog.load_table(TABLE)
+        except NoSuchTableError:
+            where = self.lake.server or self.lake.directory / "iceberg.db"
+            raise LakeError(
+                f"{self.lake.directory} has lost its table {TABLE}: see {where}"
+            ) from None
 
     @told_as_ours()
     def files(self) -> list[LakeFile]:
@@ -292,9 +322,18 @@ class IcebergTable:
     def settle(self) -> None:
         """Lets the register follow what a process that was killed has done to the table."""
         self.needed = None
+        begun = self.lake.db.execute("select id, what from changes").fetchall()
+        if begun and self.lake.server:
+            self.await_server()
         self.of_iceberg.refresh()
-        for change, what in self.lake.db.execute("select id, what from changes").fetchall():
+        for change, what in begun:
             self.follow(change, json.loads(what) if self.has(change) else None)
+
+    def await_server(self) -> None:
+        """Waits for the end of a commit that a server may still be about."""
+        row = {"catalog": CATALOG, "namespace": NAMESPACE, "name": TABLE.split(".")[1]}
+        with self.catalog.engine.begin() as connection:
+            connection.execute(text(LOCK), row)
 
     def follow(self, change: str, what: dict[str, Any] | None) -> None:
         """Does to the register what a change has done to the table; nothing where it has not."""
@@ -314,8 +353,7 @@ class IcebergTable:
     ) -> None:
         """Changes the table and then the register."""
         change = uuid.uuid4().hex
-        text = json.dumps(what)
-        self.lake.db.execute("insert into changes values (?, ?)", (change, text))
+        self.lake.db.execute("insert into changes values (?, ?)", (change, json.dumps(what)))
         for tried in range(1, TRIES + 1):
             try:
                 with self.of_iceberg.transaction() as transaction:
@@ -410,20 +448,20 @@ class IcebergTable:
     def needs(self, path: Path) -> bool:
         """Returns whether a file is named by a snapshot that is kept."""
         if self.needed is None:
-            self.needed = self.named_files()
+            self.needed = self.named_files(self.of_iceberg)
         return path in self.needed
 
-    def named_files(self) -> set[Path]:
-        """Returns all files of rows and of metadata that snapshots name."""
-        io, named = self.of_iceberg.io, set()
-        for snapshot in self.of_iceberg.metadata.snapshots:
+    def named_files(self, table: OfIceberg) -> set[Path]:
+        """Returns all files of rows and of metadata that snapshots of a table name."""
+        named = set()
+        for snapshot in table.metadata.snapshots:
             named.add(path_of(snapshot.manifest_list))
-            for manifest in snapshot.manifests(io):
+            for manifest in snapshot.manifests(table.io):
                 path = path_of(manifest.manifest_path)
                 if path in named:
                     continue
                 named.add(path)
-                entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                 named.update(path_of(entry.data_file.file_path) for entry in entries)
         return named
 
@@ -438,14 +476,32 @@ class IcebergTable:
     @told_as_ours()
     def orphans(self) -> list[Path]:
         """Returns files that nobody needs: of metadata, and of rows that other engines made."""
-        old = time.time() - UNNAMED_S
-        folder = path_of(self.of_iceberg.location())
-        files = [*folder.glob("metadata/*.avro"), *folder.glob("data/**/*.parquet")]
-        found = [path for path in files if path.stat().st_mtime < old and not self.needs(path)]
-        gone = set(found)
-        # Hadoop's file system writes a sum beside each file, which others know nothing of.
-        for path in folder.glob("**/.*.crc"):
-            whose = path.with_name(path.name[1 : -len(".crc")])
-            if path.stat().st_mtime < old and (whose in gone or not whose.exists()):
-                found.append(path)
+        found = []
+        for name in (TABLE, HOSTS):
+            # What is there is looked at first, and then what is named: that may be more by now.
+            folder = self.lake.directory / "iceberg" / name.replace(".", "/")
+            old = set(older_files(folder))
+            if not old or not self.catalog.table_exists(name):
+                continue
+            named = self.named_files(self.catalog.load_table(name))
+            # Hadoop's file system writes a sum beside each file, which others know nothing of.
+            sums = {path for path in old if path.suffix == ".crc"}
+            files = {path for path in old if path.suffix in (".avro", ".parquet")} - named
+            found += [*files, *(path for path in sums if is_of_none(path, files))]
         return found
+
+
+def older_files(folder: Path) -> Iterator[Path]:
+    """Gives the files in a folder that nobody is about to name."""
+    before = time.time() - UNNAMED_S
+    for path in folder.glob("**/*.*"):
+        # Other engines remove what they could not commit.
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < before:
+                yield path
+
+
+def is_of_none(path: Path, files: set[Path]) -> bool:
+    """Returns whether the file that a sum is of is gone, or is among some that are to go."""
+    whose = path.with_name(path.name[1 : -len(".crc")])
+    return whose in files or not whose.exists()

@@ -59,16 +59,12 @@ group by 1, 2, 3, 4
 """
 """The same rows as the view `hosts` of the lake has (views.py)."""
 
-DAY = "date_from_unix_date(cast(unix_micros(hour) div 86400000000 as int))"
-"""The day of an hour, UTC, whatever the session's time zone is."""
-
-FEWER = f"""
-select day from (select {DAY} as day, sum(flows) as flows from {{there}} group by 1) as there
-    left join (select {DAY} as day, sum(flows) as flows from {{made}} group by 1) as made
-    using (day)
+LESS = """
+select distinct date_from_unix_date(cast(unix_micros(hour) div 86400000000 as int)) as day
+from {there} as there left join {made} as made using (hour, sensor, host)
 where there.flows > coalesce(made.flows, 0)
 """
-"""Days of which more flows are in hosts than in the rows that are there now."""
+"""Days, UTC, of which hosts have flows that are not in the rows that are there now."""
 
 
 @dataclass
@@ -107,28 +103,51 @@ def hosts(session: SparkSession) -> RolledUp:
     """
     session.sql(CREATE_HOSTS)
     session.sql(f"alter table {HOSTS} write distributed by partition locally ordered by {ORDER}")
-    main = session.sql(f"select snapshot_id from {FLOWS}.refs where name = 'main'").first()
-    if main is None:
+    snapshot, before = newest(session, FLOWS), newest(session, HOSTS)
+    if snapshot is None:
         return RolledUp([], [])
-    snapshot = main["snapshot_id"]
     files = at(session, f"{FLOWS}.entries", snapshot).where("status < 2")
-    read_until = session.sql(
-        f"select coalesce(max(cast(summary['{READ_UNTIL}'] as bigint)), 0) from {HOSTS}.snapshots"
-    ).collect()[0][0]
-    changed = files.where(f"sequence_number > {read_until}")
+    changed = files.where(f"sequence_number > {read_until(session)}")
     days = sorted(row[0] for row in changed.select("data_file.partition.day").distinct().collect())
     if not days:
         return RolledUp([], [])
     flows = at(session, FLOWS, snapshot).where(within("start", days))
     made = session.sql(HOSTS_OF, flows=flows)
     there = session.table(HOSTS).where(within("hour", days))
-    left = sorted(row[0] for row in session.sql(FEWER, made=made, there=there).collect())
-    made = made.where(within("hour", [day for day in days if day not in left]))
-    newest = files.selectExpr("max(sequence_number)").collect()[0][0]
-    made.writeTo(HOSTS).option(f"snapshot-property.{READ_UNTIL}", newest).overwritePartitions()
+    left = sorted(row[0] for row in session.sql(LESS, made=made, there=there).collect())
+    done = [day for day in days if day not in left]
+    until = files.selectExpr("max(sequence_number)").collect()[0][0]
+    write(made.where(within("hour", done)), until, before)
+    if newest(session, HOSTS) == before:
+        # There was nothing to write, so no snapshot tells how far flows were read.
+        session.sql(f"alter table {HOSTS} set tblproperties ('{READ_UNTIL}' = '{until}')")
     # Files of what was replaced a day ago: they are this table's own.
     session.sql(f"call {CATALOG}.system.expire_snapshots(table => '{HOSTS}')")
-    return RolledUp([str(day) for day in days if day not in left], [str(day) for day in left])
+    return RolledUp([str(day) for day in done], [str(day) for day in left])
+
+
+def newest(session: SparkSession, table: str) -> int | None:
+    """Returns the newest snapshot of a table; None where it has none."""
+    main = session.sql(f"select snapshot_id from {table}.refs where name = 'main'").first()
+    return None if main is None else int(main[0])
+
+
+def read_until(session: SparkSession) -> int:
+    """Returns the newest commit of flows that hosts tell of."""
+    told = session.sql(
+        f"select coalesce(max(cast(summary['{READ_UNTIL}'] as bigint)), 0) from {HOSTS}.snapshots"
+    ).collect()[0][0]
+    properties = session.sql(f"show tblproperties {HOSTS}").where(f"key = '{READ_UNTIL}'")
+    return max([int(told), *(int(row["value"]) for row in properties.collect())])
+
+
+def write(made: DataFrame, until: int, before: int | None) -> None:
+    """Puts days of hosts in the place of what is there of them, unless others do so meanwhile."""
+    writer = made.writeTo(HOSTS).option(f"snapshot-property.{READ_UNTIL}", until)
+    writer = writer.option("isolation-level", "serializable")
+    if before is not None:
+        writer = writer.option("validate-from-snapshot-id", before)
+    writer.overwritePartitions()
 
 
 def at(session: SparkSession, table: str, snapshot: int) -> DataFrame:

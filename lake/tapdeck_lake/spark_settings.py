@@ -54,18 +54,23 @@ def add_to(session: SparkSession, lake: Lake) -> None:
 
 def connection(lake: Lake) -> dict[str, str]:
     """Returns settings of the catalog that say where its database is."""
-    from sqlalchemy.engine import make_url
+    from sqlalchemy.engine import URL
+
+    from .iceberg import server_at
 
     if not lake.server:
         return {".uri": f"jdbc:sqlite:{lake.directory / 'iceberg.db'}"}
-    url = make_url(lake.server)
+    url = server_at(lake.server)
     if not url.host:
         raise LakeError(
             f"{lake.server} names no host, and Spark does not know local sockets: make the lake "
             "with postgresql://USER@HOST:PORT/DATABASE"
         )
-    host = f"[{url.host}]" if ":" in url.host else url.host
-    found = {".uri": f"jdbc:postgresql://{host}:{url.port or PORT}/{url.database}"}
+    # Java's driver has the same words for what else a URI says.
+    of_java = URL.create(
+        "jdbc:postgresql", None, None, url.host, url.port or PORT, url.database, url.query
+    )
+    found = {".uri": of_java.render_as_string()}
     if url.username:
         found[".jdbc.user"] = url.username
     return found

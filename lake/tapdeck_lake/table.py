@@ -24,6 +24,10 @@ Counts = Sequence[tuple[int, int, str, str]]
 class Table(Protocol):
     """What a lake does to its table. Whoever changes it holds the lake's lock and settles first."""
 
+    grace_s: float
+    """How long what was replaced stays, where nobody says otherwise: questions may still be at it,
+    and jobs of other engines that began with it."""
+
     def files(self) -> list[LakeFile]:
         """Returns the files of the table, in the order of their rows' times."""
         ...
@@ -71,6 +75,8 @@ class Table(Protocol):
 
 class PlainTable:
     """A table of plain files."""
+
+    grace_s = 3600.0
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake

@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import duckdb
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from servers.postgres import Server, server
 from servers.spark import Cluster, cluster, session
-from tapdeck_lake import commit, compact, expire, jobs
+from tapdeck_lake import commit, compact, expire, jobs, ship
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.engine import over_lake
 from tapdeck_lake.errors import LakeError
@@ -139,10 +140,10 @@ def filled(fleet: Fleet, segments: int = 6, rows: int = 500) -> Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, postgres: Server, request: pytest.FixtureRequest) -> Fleet:
+def fleet(tmp_path: Path, postgres: Server) -> Fleet:
     """A lake whose catalog is in PostgreSQL, with segments of two sensors and three days."""
-    database = postgres.make(request.node.name.split("[")[0])
-    return filled(Fleet(tmp_path, kind="iceberg", server=database))
+    server = postgres.make(f"lake_{uuid4().hex}")
+    return filled(Fleet(tmp_path, kind="iceberg", server=server))
 
 
 def test_three_engines_have_the_same_answers(fleet: Fleet, spark: SparkSession) -> None:
@@ -215,19 +216,52 @@ def test_hosts_of_spark_are_those_of_the_lake(fleet: Fleet, spark: SparkSession)
     assert hosts_by_spark(own) == hosts_by_lake(fleet)
 
 
-def test_hosts_of_days_whose_rows_are_expired_stay(fleet: Fleet, spark: SparkSession) -> None:
+@pytest.mark.parametrize("late", [20, 3000])
+def test_hosts_of_days_whose_rows_are_expired_stay(
+    fleet: Fleet, spark: SparkSession, late: int
+) -> None:
     own = over(spark, fleet.lake)
     jobs.hosts(own)
     known = hosts_by_spark(own)
     expire.expire(fleet.lake, 0, keep_days=1, today="2026-01-03")
     assert jobs.hosts(own) == jobs.RolledUp([], [])
-    # A segment is late, and what is there of its day is a part of it.
-    fleet.write("berlin", 7, 20, begin_us=T0_US + DAY_US)
-    fleet.write("berlin", 8, 20, begin_us=T0_US + 2 * DAY_US)
+    # A segment is late, and what is there of its day is a part of it, however much that is.
+    fleet.write("berlin", 7, late, begin_us=T0_US + DAY_US)
+    fleet.settle("berlin")
+    assert jobs.hosts(own) == jobs.RolledUp([], ["2026-01-02"])
+    assert jobs.hosts(own) == jobs.RolledUp([], []), "it is told once"
+    assert hosts_by_spark(own) == known
+    fleet.write("berlin", 8, late, begin_us=T0_US + DAY_US)
+    fleet.write("berlin", 9, late, begin_us=T0_US + 2 * DAY_US)
     fleet.settle("berlin")
     assert jobs.hosts(own) == jobs.RolledUp(["2026-01-03"], ["2026-01-02"])
-    of_day = {row for row in known if row[0].day == 2}
-    assert of_day and {row for row in hosts_by_spark(own) if row[0].day == 2} == of_day
+    assert [row for row in hosts_by_spark(own) if row[0].day == 2] == [
+        row for row in known if row[0].day == 2
+    ]
+
+
+def test_of_two_jobs_that_roll_up_the_same_days_one_fails(
+    fleet: Fleet, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = over(spark, fleet.lake), over(spark, fleet.lake)
+    jobs.hosts(other)
+    fleet.write("berlin", 7, 100, begin_us=T0_US + DAY_US)
+    fleet.settle("berlin")
+    write = jobs.write
+
+    def late(made: DataFrame, until: int, before: int | None) -> None:
+        """Comes after a whole job that has seen more."""
+        monkeypatch.setattr(jobs, "write", write)
+        fleet.write("berlin", 8, 100, begin_us=T0_US + DAY_US)
+        fleet.settle("berlin")
+        assert jobs.hosts(other) == jobs.RolledUp(["2026-01-02"], [])
+        write(made, until, before)
+
+    monkeypatch.setattr(jobs, "write", late)
+    with pytest.raises(Exception, match="conflicting files"):
+        jobs.hosts(own)
+    assert jobs.hosts(own) == jobs.RolledUp([], [])
+    assert hosts_by_spark(own) == hosts_by_lake(fleet)
 
 
 def test_the_lake_and_spark_commit_beside_each_other(fleet: Fleet, spark: SparkSession) -> None:
@@ -276,12 +310,45 @@ def test_a_server_that_is_away_is_told_and_asked_again(tmp_path: Path, postgres:
     try:
         with pytest.raises(LakeError, match=r"cannot be read or changed .*connection"):
             commit.commit(fleet.lake)
+        # Whoever ships asks the server nothing.
+        lake = Lake(fleet.lake.directory)
+        fleet.write("berlin", 3, 30)
+        assert ship.ship(fleet.flows("berlin"), lake, None).segments == 1
         with pytest.raises(LakeError, match="see whether its catalog"):
-            Lake(fleet.lake.directory)
+            lake.files("flows")
     finally:
         postgres.start()
-    assert commit.commit(fleet.lake).rows == 70
-    assert fleet.sound()["rows"] == 1070
+    assert commit.commit(fleet.lake).rows == 100
+    assert fleet.sound()["rows"] == 1100
+
+
+def test_a_commit_that_the_server_is_still_about_is_waited_for(
+    tmp_path: Path, postgres: Server
+) -> None:
+    """Whoever begins it may be killed before its end, and it may take effect all the same."""
+    database = postgres.make("slow")
+    fleet = filled(Fleet(tmp_path, kind="iceberg", server=database), segments=1)
+    fleet.lake.db.execute("insert into changes values ('begun', '{}')")
+    waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = 'slow'"
+    settled = threading.Event()
+
+    def settle() -> None:
+        Lake(fleet.lake.directory).table.settle()
+        settled.set()
+
+    other = threading.Thread(target=settle)
+    watcher, about = postgres.connect("slow"), postgres.connect("slow")
+    with about, about.transaction():
+        about.execute("update iceberg_tables set previous_metadata_location = null")
+        other.start()
+        while watcher.execute(waits).fetchone() is None:
+            assert other.is_alive()
+            time.sleep(0.05)
+        assert not settled.is_set()
+    watcher.close()
+    other.join()
+    assert settled.is_set()
+    assert fleet.lake.db.execute("select count(*) from changes").fetchone() == (0,)
 
 
 def test_two_lakes_do_not_share_a_database(tmp_path: Path, postgres: Server) -> None:
@@ -298,20 +365,36 @@ def test_two_lakes_do_not_share_a_database(tmp_path: Path, postgres: Server) -> 
 @pytest.mark.parametrize(
     ("uri", "told"),
     [
-        ("postgresql://me:secret@db/lake", "has a password"),
-        ("postgresql://db", "names no catalog"),
-        ("mysql://db/lake", "names no catalog"),
-        ("db", "names no catalog"),
+        ("postgresql://me:secret@db/lake", "with a password"),
+        ("postgresql://me@db/lake?password=secret", "with a password"),
+        ("postgresql://me:secret@db", "is to be named as"),
+        ("postgresql+psycopg://me:secret@db/lake", "is to be named as"),
+        ("mysql://me:secret@db/lake", "is to be named as"),
+        ("secret", "is to be named as"),
+        ("postgresql://db/lake?options=-csearch_path%3Dx", "options is not understood"),
     ],
 )
-def test_what_names_no_catalog_is_refused(tmp_path: Path, uri: str, told: str) -> None:
+def test_what_names_no_server_is_refused(tmp_path: Path, uri: str, told: str) -> None:
     with pytest.raises(LakeError, match=told) as refused:
         Lake.init(tmp_path / "lake", "iceberg", uri)
     assert "secret" not in str(refused.value)
     assert not (tmp_path / "lake").exists()
 
 
-def test_spark_is_told_of_tables_alone_that_it_can_reach(tmp_path: Path) -> None:
+def test_spark_is_told_what_the_server_is_told(tmp_path: Path) -> None:
+    lake = Lake.init(tmp_path / "lake", "iceberg")
+    lake.server = "postgresql://me@[2001:db8::1]/lake?sslmode=verify-full&sslrootcert=/etc/ca.pem"
+    told = settings(lake)
+    catalog = "spark.sql.catalog.tapdeck"
+    options = "sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem"
+    assert told[f"{catalog}.uri"] == f"jdbc:postgresql://[2001:db8::1]:5432/lake?{options}"
+    assert told[f"{catalog}.jdbc.user"] == "me"
+    lake.server = "postgresql:///lake"
+    with pytest.raises(LakeError, match="names no host"):
+        settings(lake)
+
+
+def test_spark_is_told_of_no_plain_files(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="init --iceberg"):
         settings(Lake.init(tmp_path / "files"))
 
