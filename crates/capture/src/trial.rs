@@ -26,7 +26,7 @@ use crate::hook::{RingUnit, TakenBy};
 use crate::interface::Interface;
 use crate::ring::{Geometry, RingMemory};
 use crate::rules::{self, Compiled, Images};
-use crate::sys::libbpf::{io_error, program, quiet_libbpf};
+use crate::sys::libbpf::{self, io_error, program, quiet_libbpf};
 use crate::sys::program::run;
 use crate::{Clock, Config, Deliver, Error, Hook, Stamps};
 
@@ -248,7 +248,7 @@ impl Trial {
         for mut program in object.progs_mut() {
             program.set_autoload(program.name() == name);
         }
-        let object = object.load().map_err(|e| io_error(&e))?;
+        let object = libbpf::load(object)?;
         let program = program(&object, name)?.as_fd().try_clone_to_owned()?;
         Ok(Self { program, context, rings: Vec::new(), copies: 0, loaded: Box::new(object) })
     }

@@ -144,6 +144,6 @@ pub(crate) fn load_filtered(
             program.set_autoload(false);
         }
     }
-    let object = open.load().map_err(|e| io_error(&e))?;
+    let object = libbpf::load(open)?;
     Ok(LoadedObject { object, hooks })
 }

@@ -4,7 +4,9 @@
 use std::io;
 use std::sync::Once;
 
-use libbpf_rs::{Map, MapCore, Object, PrintLevel, ProgramMut};
+use libbpf_rs::{Map, MapCore, Object, OpenObject, PrintLevel, ProgramMut};
+
+use super::process::without_signals;
 
 /// Returns the error of the operating system behind one of libbpf-rs, which shows its number in the
 /// text only.
@@ -13,6 +15,18 @@ pub(crate) fn io_error(e: &libbpf_rs::Error) -> io::Error {
     let number =
         text.rsplit_once("(os error ").and_then(|(_, n)| n.split(')').next()?.parse().ok());
     number.map_or_else(|| io::Error::other(text), io::Error::from_raw_os_error)
+}
+
+/// Makes an object's maps and loads its programs.
+///
+/// The verifier gives up with `EAGAIN` as soon as a signal is there for its thread. libbpf tries
+/// five times, which is not enough where signals come faster than programs are verified, so they
+/// wait.
+///
+/// # Errors
+/// As bpf(2).
+pub(crate) fn load(object: OpenObject) -> io::Result<Object> {
+    without_signals(|| object.load()).map_err(|e| io_error(&e))
 }
 
 /// Silences libbpf, unless a person asks for its messages by TAPDECK_LIBBPF_LOG.

@@ -31,6 +31,22 @@ pub fn end(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Lets signals to this thread wait until something is done, as far as they can; those to the
+/// process go to its other threads.
+pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: a set of integers, for which all zeros are valid; the calls write whole sets.
+    let before = unsafe {
+        let [mut all, mut before]: [libc::sigset_t; 2] = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    };
+    let done = work();
+    // SAFETY: the set is the one that was in force before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    done
+}
+
 /// Ignores the signals that ask a program to end or to say something.
 pub fn ignore_signals() {
     use libc::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};

@@ -10,6 +10,7 @@ use libbpf_sys as bpf;
 
 use crate::filter::ebpf::Insn;
 use crate::filter::splice::{Function, Text};
+use crate::sys::process::without_signals;
 
 const LICENSE: &CStr = c"Dual MIT/GPL";
 const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
@@ -19,8 +20,10 @@ const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 /// # Errors
 /// Those of libbpf: `EPERM` without the privilege, `ENOMEM` where a map does not fit.
 pub fn prepare(object: &mut OpenObject) -> io::Result<()> {
+    let raw = object.as_libbpf_object().as_ptr();
+    // libbpf tries small programs to see what the kernel can do.
     // SAFETY: the pointer is that of an object that is open and borrowed for this call alone.
-    let rc = unsafe { bpf::bpf_object__prepare(object.as_libbpf_object().as_ptr()) };
+    let rc = without_signals(|| unsafe { bpf::bpf_object__prepare(raw) });
     if rc < 0 { Err(io::Error::from_raw_os_error(-rc)) } else { Ok(()) }
 }
 
@@ -87,19 +90,22 @@ pub fn load(
         opts.log_buf = log.as_mut_ptr().cast::<c_char>();
         opts.log_size = log.len() as u32;
     }
-    // SAFETY: the instructions have the kernel's layout, and there are as many as is said; `opts`
-    // has the size it states and points to buffers of the sizes it states. All outlive the
-    // call.
-    let fd = unsafe {
-        bpf::bpf_prog_load(
-            kind,
-            bpf::bpf_program__name(raw),
-            LICENSE.as_ptr(),
-            text.insns.as_ptr().cast(),
-            text.insns.len() as _,
-            &raw mut opts,
-        )
-    };
+    // As for all programs (`libbpf::load`).
+    let fd = without_signals(|| {
+        // SAFETY: the instructions have the kernel's layout, and there are as many as is said;
+        // `opts` has the size it states and points to buffers of the sizes it states. All outlive
+        // the call.
+        unsafe {
+            bpf::bpf_prog_load(
+                kind,
+                bpf::bpf_program__name(raw),
+                LICENSE.as_ptr(),
+                text.insns.as_ptr().cast(),
+                text.insns.len() as _,
+                &raw mut opts,
+            )
+        }
+    });
     if let Ok(said) = CStr::from_bytes_until_nul(&log)
         && !said.is_empty()
     {
@@ -175,4 +181,43 @@ pub fn run(
         return Err(io::Error::from_raw_os_error(-rc));
     }
     Ok((opts.retval, opts.duration))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use tapdeck_testkit::kernel::need_root;
+
+    use crate::Hook;
+    use crate::trial::{Duties, Trial};
+
+    #[test]
+    fn programs_load_while_signals_come() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        need_root();
+        // SAFETY: the handler does nothing, and nobody else has one for this signal.
+        unsafe { libc::signal(libc::SIGUSR2, nothing as *const () as libc::sighandler_t) };
+        let (sender, receiver) = channel();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let loading = scope.spawn(|| {
+                // SAFETY: it only returns the thread's handle.
+                sender.send(unsafe { libc::pthread_self() }).unwrap();
+                let trial = Trial::of_recorder(Hook::Tcx, 1 << 20, 1 << 16, &Duties::default());
+                is_over.store(true, Ordering::Relaxed);
+                trial.map(drop)
+            });
+            let thread = receiver.recv().unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                // SAFETY: the thread has not been joined.
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
+                thread::sleep(Duration::from_micros(100));
+            }
+            loading.join().unwrap().expect("the program loads");
+        });
+    }
 }

@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 use crate::bpf::object::Aligned;
 use crate::sys::generate::TdTransmit;
 use crate::sys::kernel::{self, AttachPoint};
-use crate::sys::libbpf::{io_error, map, program, quiet_libbpf};
+use crate::sys::libbpf::{self, io_error, map, program, quiet_libbpf};
 
 static TRANSMIT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/transmit.bpf.o")));
@@ -121,5 +121,5 @@ fn load(params: TdTransmit) -> io::Result<Object> {
             map.set_initial_value(params.bytes()).map_err(|e| io_error(&e))?;
         }
     }
-    object.load().map_err(|e| io_error(&e))
+    libbpf::load(object)
 }

@@ -122,7 +122,7 @@ impl Live {
         let mut open =
             ObjectBuilder::default().open_memory(&GENERATE.0).map_err(|e| io_error(&e))?;
         fill_in(&mut open, plan, &params.bytes(frame.len()))?;
-        let object = open.load().map_err(|e| io_error(&e))?;
+        let object = libbpf::load(open)?;
         load_tables(&object, plan)?;
         let map = |name: &str, len| Mapping::of_fd(libbpf::map(&object, name)?.as_fd(), len, true);
         let state = Arc::new(map(".data.state", size_of::<TdState>())?);
