@@ -66,7 +66,7 @@ def statistics(start_ns: int, end_ns: int, counts: dict[int, int], comment: str 
 
 def segment_bytes(segment: Segment) -> bytes:
     head = struct.pack("=IHHq", 0x1A2B3C4D, 1, 0, -1)
-    out = block(SECTION, head + option(4, b"tapdeck 0.1.0") + option(0, b""))
+    out = bytearray(block(SECTION, head + option(4, b"tapdeck 0.1.0") + option(0, b"")))
     described = option(2, b"eth0") + option(9, b"\x09") + option(0, b"")
     if segment.cutoff[0]:
         described = option(3, b"hook xdp, flows cut off") + described
@@ -90,7 +90,7 @@ def segment_bytes(segment: Segment) -> bytes:
     counts = {4: accepted + cut, 6: accepted, 7: segment.lost, 8: delivered}
     comment = f"cutoff: {cut} packets of {segment.cutoff[1]} bytes" if cut else ""
     out += statistics(min(times), max(times), counts, comment)
-    return out + fill(len(out))
+    return bytes(out + fill(len(out)))
 
 
 def name_of(number: int, began_ns: int = T0_NS) -> str:
