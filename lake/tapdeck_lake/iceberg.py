@@ -230,13 +230,19 @@ class IcebergTable:
     @told_as_ours()
     def of_iceberg(self) -> OfIceberg:
         """The table, as it was when it was refreshed last. Raises LakeError where it is gone."""
+        directory = self.lake.directory
         try:
-            return self.catalog.load_table(TABLE)
+            table = self.catalog.load_table(TABLE)
         except NoSuchTableError:
-            where = self.lake.server or self.lake.directory / "iceberg.db"
+            where = self.lake.server or directory / "iceberg.db"
+            raise LakeError(f"{directory} has lost its table {TABLE}: see {where}") from None
+        # Files are known by where they lie, so what lies elsewhere would be needed by nobody.
+        if not path_of(table.location()).is_relative_to(directory):
             raise LakeError(
-                f"{self.lake.directory} has lost its table {TABLE}: see {where}"
-            ) from None
+                f"the files of {TABLE} are named as they lay when the lake was made, in "
+                f"{table.location()}, and it is in {directory} now: move it back there"
+            )
+        return table
 
     @told_as_ours()
     def files(self) -> list[LakeFile]:
@@ -333,6 +339,7 @@ class IcebergTable:
         """Waits for the end of a commit that a server may still be about."""
         row = {"catalog": CATALOG, "namespace": NAMESPACE, "name": TABLE.split(".")[1]}
         with self.catalog.engine.begin() as connection:
+            connection.execute(text("set local lock_timeout = '60s'"))
             connection.execute(text(LOCK), row)
 
     def follow(self, change: str, what: dict[str, Any] | None) -> None:
@@ -453,8 +460,10 @@ class IcebergTable:
 
     def named_files(self, table: OfIceberg) -> set[Path]:
         """Returns all files of rows and of metadata that snapshots of a table name."""
-        named = set()
-        for snapshot in table.metadata.snapshots:
+        metadata = table.metadata
+        told = [*metadata.statistics, *metadata.partition_statistics]
+        named = {path_of(file.statistics_path) for file in told}
+        for snapshot in metadata.snapshots:
             named.add(path_of(snapshot.manifest_list))
             for manifest in snapshot.manifests(table.io):
                 path = path_of(manifest.manifest_path)
@@ -468,8 +477,13 @@ class IcebergTable:
     @told_as_ours()
     def forget(self, grace_s: float) -> None:
         """Expires snapshots that were replaced longer ago."""
-        before = datetime.now(UTC) - timedelta(seconds=grace_s)
-        self.of_iceberg.maintenance.expire_snapshots().older_than(before).commit()
+        before_ms = int((time.time() - grace_s) * 1000)
+        times = [snapshot.timestamp_ms for snapshot in self.of_iceberg.metadata.snapshots]
+        # What was in force at that time was replaced since, or is in force.
+        kept = max((made for made in times if made <= before_ms), default=None)
+        if kept is not None:
+            kept_from = datetime.fromtimestamp(kept / 1000, UTC)
+            self.of_iceberg.maintenance.expire_snapshots().older_than(kept_from).commit()
         self.of_iceberg.refresh()
         self.needed = None
 

@@ -113,17 +113,23 @@ def hosts(session: SparkSession) -> RolledUp:
         return RolledUp([], [])
     flows = at(session, FLOWS, snapshot).where(within("start", days))
     made = session.sql(HOSTS_OF, flows=flows)
-    there = session.table(HOSTS).where(within("hour", days))
-    left = sorted(row[0] for row in session.sql(LESS, made=made, there=there).collect())
+    left = [] if before is None else less(session, made, before, days)
     done = [day for day in days if day not in left]
     until = files.selectExpr("max(sequence_number)").collect()[0][0]
+    # Files of what was replaced a day ago: they are this table's own, and questions may still be
+    # at what is replaced now.
+    session.sql(f"call {CATALOG}.system.expire_snapshots(table => '{HOSTS}')")
     write(made.where(within("hour", done)), until, before)
     if newest(session, HOSTS) == before:
         # There was nothing to write, so no snapshot tells how far flows were read.
         session.sql(f"alter table {HOSTS} set tblproperties ('{READ_UNTIL}' = '{until}')")
-    # Files of what was replaced a day ago: they are this table's own.
-    session.sql(f"call {CATALOG}.system.expire_snapshots(table => '{HOSTS}')")
     return RolledUp([str(day) for day in done], [str(day) for day in left])
+
+
+def less(session: SparkSession, made: DataFrame, before: int, days: list[date]) -> list[date]:
+    """Returns days, in order, of which hosts had flows at a snapshot that rows no longer have."""
+    there = at(session, HOSTS, before).where(within("hour", days))
+    return sorted(row[0] for row in session.sql(LESS, made=made, there=there).collect())
 
 
 def newest(session: SparkSession, table: str) -> int | None:

@@ -239,8 +239,11 @@ class Reader(DataSourceReader):
 
 
 def oldest_segment(store: str) -> str:
-    """Returns the name of the oldest segment of a store; of captures "", which nobody deletes."""
-    return next(iter(tapdeck.open(store).segments()), "")
+    """Returns the name of the oldest segment of a store; "" of captures, and where all is gone."""
+    try:
+        return next(iter(tapdeck.Store(store).segments()), "")
+    except tapdeck.StoreError:
+        return ""
 
 
 def begin_ns(segment: str) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from servers.s3 import Server, server
+from servers import postgres as of_postgres
+from servers import s3 as of_s3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,14 +39,29 @@ def tapdeck(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def s3(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def s3(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[of_s3.Server]:
     """A server of S3, which all processes that are begun afterwards know from the environment."""
     program = pytestconfig.getoption("--s3-server")
     if program is None:
         pytest.fail("no server of S3 is named: run `make test-fleet`, or give --s3-server FILE")
-    with server(program, tmp_path_factory.mktemp("s3")) as begun:
+    with of_s3.server(program, tmp_path_factory.mktemp("s3")) as begun:
         os.environ |= begun.environment
         yield begun
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[of_postgres.Server]:
+    """A server of PostgreSQL, whose password whoever is begun afterwards knows."""
+    with of_postgres.server() as begun:
+        yield begun
+
+
+@pytest.fixture(scope="session")
+def surroundings(tapdeck: Path, s3: of_s3.Server, postgres: of_postgres.Server) -> None:
+    """All that Spark finds by its environment, which it is told once: when its Java begins."""
+    assert tapdeck.with_name("tapdeck-remote").is_file() and s3.endpoint and postgres.port
 
 
 @pytest.fixture(scope="session")

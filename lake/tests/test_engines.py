@@ -19,7 +19,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 
-from servers.postgres import Server, server
+from servers.postgres import Server
 from servers.spark import Cluster, cluster, session
 from tapdeck_lake import commit, compact, expire, jobs, ship
 from tapdeck_lake.catalog import Lake
@@ -67,13 +67,9 @@ def plain(rows: list[Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[Server]:
-    with server() as begun:
-        yield begun
-
-
-@pytest.fixture(scope="module")
-def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def spark_cluster(
+    tmp_path_factory: pytest.TempPathFactory, surroundings: None
+) -> Iterator[Cluster]:
     with cluster(tmp_path_factory.mktemp("cluster")) as begun:
         yield begun
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from tapdeck_lake import commit, compact, expire
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.engine import over_lake
+from tapdeck_lake.errors import LakeError
 from tapdeck_lake.iceberg import CATALOG, TABLE, IcebergTable, path_of, uri_of
 
 from .synthetic import DAY_US, T0_US
@@ -176,3 +178,31 @@ def test_what_others_commit_meanwhile_stays(fleet: Fleet, tmp_path: Path) -> Non
     known_hosts(fleet)
     # A file that lies elsewhere is left to its owner.
     assert together.exists()
+
+
+def test_what_was_replaced_a_short_time_ago_stays(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long ago that was made: a question may have begun with it just before."""
+    landed = {fleet.lake.path(file) for file in fleet.lake.files("flows")}
+    clock = time.time
+    monkeypatch.setattr("tapdeck_lake.iceberg.time.time", lambda: clock() + 3600)
+    compact.compact(fleet.lake)
+    expire.expire(fleet.lake, 3590)
+    assert all(path.exists() for path in landed)
+    expire.expire(fleet.lake, 0)
+    gone = [path for path in landed if not path.exists()]
+    assert len(gone) >= 8 and fleet.sound()["rows"] == 2400
+
+
+def test_a_lake_that_was_moved_is_not_taken_for_another(tmp_path: Path) -> None:
+    """Its files lie elsewhere than its table says, so `expire` would find that nobody needs any."""
+    fleet = Fleet(tmp_path / "old", kind="iceberg")
+    fleet.write("berlin", 1)
+    fleet.settle("berlin")
+    (tmp_path / "old").rename(tmp_path / "new")
+    (tmp_path / "old").symlink_to(tmp_path / "new")
+    for directory in (tmp_path / "old" / "lake", tmp_path / "new" / "lake"):
+        with pytest.raises(LakeError, match="move it back"):
+            expire.expire(Lake(directory), 0)
+    assert len(list((tmp_path / "new" / "lake" / "landed").glob("*/*.parquet"))) == 1

@@ -28,10 +28,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def spark_cluster(
-    tmp_path_factory: pytest.TempPathFactory, program: Path, s3: Server
+    tmp_path_factory: pytest.TempPathFactory, surroundings: None
 ) -> Iterator[Cluster]:
-    """A cluster whose processes find the program that reads URLs, and know the server of S3."""
-    assert program.with_name("tapdeck-remote").is_file() and s3.endpoint
     with cluster(tmp_path_factory.mktemp("cluster")) as begun:
         yield begun
 

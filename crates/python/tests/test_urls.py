@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tapdeck
-from conftest import Program
+from conftest import PATIENCE_S, Program
 
 
 class Site(http.server.BaseHTTPRequestHandler):
@@ -41,7 +41,7 @@ class Site(http.server.BaseHTTPRequestHandler):
             return
         if not self.released.is_set():
             self.waiting.release()
-            self.released.wait()
+            self.released.wait(PATIENCE_S)
         if not path.is_file():
             self.answer(404, b"")
             return
@@ -139,8 +139,8 @@ def test_ctrl_c_does_not_wait_for_a_server(url: str) -> None:
     Site.released.clear()
 
     def interrupt() -> None:
-        Site.waiting.acquire()
-        os.kill(os.getpid(), signal.SIGINT)
+        if Site.waiting.acquire(timeout=PATIENCE_S):
+            os.kill(os.getpid(), signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()

@@ -185,7 +185,6 @@ pub fn run(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::Duration;
@@ -202,17 +201,15 @@ mod tests {
         // SAFETY: the handler does nothing, and nobody else has one for this signal.
         unsafe { libc::signal(libc::SIGUSR2, nothing as *const () as libc::sighandler_t) };
         let (sender, receiver) = channel();
-        let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let loading = scope.spawn(|| {
+            let loading = scope.spawn(move || {
                 // SAFETY: it only returns the thread's handle.
                 sender.send(unsafe { libc::pthread_self() }).unwrap();
-                let trial = Trial::of_recorder(Hook::Tcx, 1 << 20, 1 << 16, &Duties::default());
-                is_over.store(true, Ordering::Relaxed);
-                trial.map(drop)
+                let duties = Duties::default();
+                Trial::of_recorder(Hook::Tcx, 1 << 20, 1 << 16, &duties).map(drop)
             });
             let thread = receiver.recv().unwrap();
-            while !is_over.load(Ordering::Relaxed) {
+            while !loading.is_finished() {
                 // SAFETY: the thread has not been joined.
                 unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
                 thread::sleep(Duration::from_micros(100));
