@@ -115,13 +115,7 @@ class Fleet:
             ip("-n", where, *cable, "peer", port, "netns", name)
             ip("-n", name, "link", "set", port, "master", "bridge0")
             for namespace, link in ((where, its_end), (name, port)):
-                within(
-                    namespace,
-                    "ethtool",
-                    "-K",
-                    link,
-                    *["tx", "off", "tso", "off", "gso", "off", "gro", "off"],
-                )
+                within(namespace, "ethtool", "-K", link, *OFFLOADS)
                 within(namespace, "sysctl", "-qw", f"net.ipv6.conf.{link}.disable_ipv6=1")
                 ip("-n", namespace, "link", "set", link, "up")
         within(name, "sysctl", "-qw", "net.ipv6.conf.bridge0.disable_ipv6=1")
@@ -277,15 +271,8 @@ def show(tapdeck: Path, jars: Path, s3_server: Path, work: Path, stack: ExitStac
     serve = [sys.executable, "-m", "tapdeck_lake", "serve", "--lake", str(directory)]
     fleet.start("serve", *serve, "--commit-every", "1", "--hosts-every", "5")
     for sensor in SPEAKS_WITH:
-        see = [
-            "tcpdump",
-            "-i",
-            f"to{sensor}",
-            "--immediate-mode",
-            "-U",
-            "-w",
-            str(work / f"sent-{sensor}.pcap"),
-        ]
+        see = ["tcpdump", "-i", f"to{sensor}", "--immediate-mode", "-U"]
+        see += ["-w", str(work / f"sent-{sensor}.pcap")]
         fleet.start(f"tcpdump-{sensor}", *see, f"host {HOST}", namespace=fleet.hosts)
         fleet.until_says(f"tcpdump-{sensor}", "listening on")
     talk(fleet)

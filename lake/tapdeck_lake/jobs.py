@@ -179,33 +179,56 @@ def within(time: str, days: list[date]) -> str:
     return " or ".join(f"({one})" for one in ranges) or "false"
 
 
+def positive(text: str) -> int:
+    """Returns a number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("is to be 1 or more")
+    return number
+
+
+def say(text: str) -> None:
+    """Tells what was done, on standard error."""
+    print(f"tapdeck-lake: {text}", file=sys.stderr)
+
+
 def main() -> int:
     """Runs one job in the session that `spark-submit` has set up. Returns the exit code."""
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     options = argparse.ArgumentParser(prog="jobs.py", description="Jobs of Spark over a lake.")
     jobs = options.add_subparsers(dest="job", required=True, metavar="JOB")
     one = jobs.add_parser("compact", help="put small files together, sorted by hour and source")
-    one.add_argument("--target-bytes", type=int, default=TARGET_BYTES, metavar="N")
+    one.add_argument("--target-bytes", type=positive, default=TARGET_BYTES, metavar="N")
     jobs.add_parser("hosts", help="bring the table of hosts up to date")
     asked = options.parse_args()
     session = SparkSession.builder.appName(f"tapdeck-{asked.job}").getOrCreate()
     try:
-        if asked.job == "compact":
-            done = compact(session, asked.target_bytes)
-            print(f"tapdeck-lake: {done.before:,} files became {done.after:,}", file=sys.stderr)
-            return 0
-        rolled = hosts(session)
-        print(f"tapdeck-lake: hosts of {len(rolled.days):,} days made", file=sys.stderr)
-        for day in rolled.left:
-            print(
-                f"tapdeck-lake: {day} got rows after others of that day were expired: its hosts "
-                "are left as they were",
-                file=sys.stderr,
-            )
-        return 1 if rolled.left else 0
+        if session.conf.get(f"spark.sql.catalog.{CATALOG}", None) is None:
+            say("Spark does not know the lake's table: set what tapdeck-lake spark-settings tells")
+            return 1
+        return run(session, asked)
+    except PySparkException as error:
+        say(f"nothing was changed: {str(error).splitlines()[0]}")
+        return 1
     finally:
         session.stop()
+
+
+def run(session: SparkSession, asked: argparse.Namespace) -> int:
+    """Runs a job, and says what it did. Returns the exit code."""
+    if asked.job == "compact":
+        done = compact(session, asked.target_bytes)
+        say(f"{done.before:,} files became {done.after:,}")
+        return 0
+    rolled = hosts(session)
+    say(f"hosts of {len(rolled.days):,} days made")
+    for day in rolled.left:
+        say(
+            f"{day} got rows after others of that day were expired: its hosts are left as they were"
+        )
+    return 1 if rolled.left else 0
 
 
 if __name__ == "__main__":

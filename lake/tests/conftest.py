@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from servers import postgres as of_postgres
 from servers import s3 as of_s3
+from servers import spark as of_spark
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,3 +77,21 @@ def jars(pytestconfig: pytest.Config) -> str:
             pytrace=False,
         )
     return ":".join(map(str, found))
+
+
+@pytest.fixture(scope="module")
+def spark_cluster(
+    tmp_path_factory: pytest.TempPathFactory, surroundings: None
+) -> Iterator[of_spark.Cluster]:
+    """A cluster of a module's own, whose workers its tests may kill."""
+    with of_spark.cluster(tmp_path_factory.mktemp("cluster")) as begun:
+        yield begun
+
+
+@pytest.fixture(scope="module")
+def spark(
+    spark_cluster: of_spark.Cluster, tmp_path_factory: pytest.TempPathFactory, jars: str
+) -> Iterator[SparkSession]:
+    begun = of_spark.session(spark_cluster.address, tmp_path_factory.mktemp("session"), jars)
+    yield begun
+    begun.stop()

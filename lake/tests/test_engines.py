@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 
 from servers.postgres import Server
-from servers.spark import Cluster, cluster, session
+from servers.spark import Cluster
 from tapdeck_lake import commit, compact, expire, jobs, ship
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.engine import over_lake
@@ -64,23 +63,6 @@ Answers = dict[str, list[tuple[Any, ...]]]
 def plain(rows: list[Any]) -> list[tuple[Any, ...]]:
     """Rows as each engine is to have them: a time is one of UTC."""
     return [tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row) for row in rows]
-
-
-@pytest.fixture(scope="module")
-def spark_cluster(
-    tmp_path_factory: pytest.TempPathFactory, surroundings: None
-) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster")) as begun:
-        yield begun
-
-
-@pytest.fixture(scope="module")
-def spark(
-    spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, jars: str
-) -> Iterator[SparkSession]:
-    begun = session(spark_cluster.address, tmp_path_factory.mktemp("session"), jars)
-    yield begun
-    begun.stop()
 
 
 def over(spark: SparkSession, lake: Lake) -> SparkSession:
@@ -169,7 +151,9 @@ def test_three_engines_have_the_same_answers(fleet: Fleet, spark: SparkSession) 
 def test_files_that_spark_made_are_removed_when_nobody_needs_them(
     fleet: Fleet, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs.compact(over(spark, fleet.lake))
+    own = over(spark, fleet.lake)
+    jobs.hosts(own)
+    jobs.compact(own)
     fleet.lake = Lake(fleet.lake.directory)
     data = fleet.lake.directory / "iceberg" / "tapdeck" / "flows" / "data"
     made = set(data.glob("**/*"))
@@ -187,6 +171,8 @@ def test_files_that_spark_made_are_removed_when_nobody_needs_them(
     gone = made - set(data.glob("**/*"))
     assert sorted(path.suffix for path in gone) == [".crc", ".parquet"]
     assert fleet.rows() == fleet.written("berlin", "hamburg")
+    assert hosts_by_spark(own) and jobs.hosts(own).days == ["2026-01-02"]
+    assert hosts_by_spark(own) == hosts_by_lake(fleet)
     metadata = data.parent / "metadata"
     for summed in metadata.glob(".*.crc"):
         assert summed.with_name(summed.name[1:-4]).exists()

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from servers.s3 import Server
-from servers.spark import Cluster, cluster, session
+from servers.spark import Cluster
 from tapdeck_lake.spark import register
 from tests.stores import SECOND, T0_NS, drawn_segment, write_store
 from tests.workers import first_worker_killed
@@ -27,21 +27,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def spark_cluster(
-    tmp_path_factory: pytest.TempPathFactory, surroundings: None
-) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster")) as begun:
-        yield begun
-
-
-@pytest.fixture(scope="module")
-def spark(
-    spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, jars: str
-) -> Iterator[SparkSession]:
-    begun = session(spark_cluster.address, tmp_path_factory.mktemp("session"), jars)
-    register(begun)
-    yield begun
-    begun.stop()
+def spark(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
 
 
 @pytest.fixture(scope="module")

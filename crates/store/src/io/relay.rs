@@ -295,16 +295,13 @@ impl Relayed {
     /// without a word.
     pub fn begin(place: PathBuf, stream: UnixStream, stop: Arc<AtomicBool>) -> Result<Self> {
         let writer = stream.try_clone()?;
-        let mut stream = BufReader::new(stream);
-        match Message::read(&mut stream)? {
-            Some(Message { number: 0, what: ANSWER, .. }) => {}
-            Some(Message { contents, .. }) => return Err(take_error(&contents)),
-            None => return Err(gone()),
-        }
         let waiting = Arc::new(Mutex::new(Waiting::default()));
         let asker = Asker { writer: Mutex::new(writer), waiting: waiting.clone(), stop };
+        // What the other end says first is the answer to a question that nobody has to ask.
+        let hello = lock(&waiting).expect(0);
         let builder = thread::Builder::new().name("tapdeck-relayed".into()).stack_size(STACK);
-        builder.spawn(move || hand_out(stream, &waiting))?;
+        builder.spawn(move || hand_out(BufReader::new(stream), &waiting))?;
+        asker.wait(&hello)?;
         Ok(Self { place, asker: Arc::new(asker) })
     }
 }
@@ -343,24 +340,36 @@ struct Waiting {
     is_over: bool,
 }
 
+impl Waiting {
+    /// Returns where the answer to a question comes.
+    fn expect(&mut self, number: u32) -> Receiver<Message> {
+        let (sender, receiver) = sync_channel(1);
+        self.answers.insert(number, sender);
+        receiver
+    }
+}
+
 impl Asker {
     /// Asks, and waits for the answer.
     fn ask(&self, what: u8, contents: Vec<u8>) -> Result<Vec<u8>> {
-        let (sender, receiver) = sync_channel(1);
-        let number = {
+        let (number, receiver) = {
             let mut waiting = lock(&self.waiting);
             if waiting.is_over {
                 return Err(gone());
             }
-            waiting.last = waiting.last.wrapping_add(1).max(1);
-            let number = waiting.last;
-            waiting.answers.insert(number, sender);
-            number
+            let number = waiting.last.wrapping_add(1).max(1);
+            waiting.last = number;
+            (number, waiting.expect(number))
         };
         let question = Message { number, what, contents };
         question.write(&mut *lock(&self.writer)).map_err(|_| gone())?;
+        self.wait(&receiver)
+    }
+
+    /// Waits for an answer, as long as it is wanted.
+    fn wait(&self, answer: &Receiver<Message>) -> Result<Vec<u8>> {
         let answer = loop {
-            match receiver.recv_timeout(LOOK) {
+            match answer.recv_timeout(LOOK) {
                 Ok(answer) => break answer,
                 Err(RecvTimeoutError::Disconnected) => return Err(gone()),
                 Err(RecvTimeoutError::Timeout) if self.stop.load(Ordering::Relaxed) => {
@@ -466,6 +475,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use super::{MOST, Relayed, serve};
@@ -571,5 +581,18 @@ mod tests {
         assert_eq!(outcome.unwrap_err().kind(), ErrorKind::InvalidData);
         drop((object, storage));
         other.join().unwrap();
+    }
+
+    #[test]
+    fn an_end_that_says_nothing_is_not_waited_for_when_nobody_wants_it() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let begins = thread::spawn({
+            let stop = stop.clone();
+            move || Relayed::begin(PathBuf::new(), here, stop).unwrap_err()
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(begins.join().unwrap().to_string(), "stopped by a signal");
+        drop(there);
     }
 }
