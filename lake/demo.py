@@ -4,8 +4,8 @@
 
 Eight sensors are network namespaces, each a bridge between that of the hosts and a network. On each
 `tapdeck record` records, `tapdeck flows --watch` makes flow tables, and `tapdeck-lake ship`
-brings these and the packets to a lake, whose Iceberg table has its catalog in PostgreSQL, and whose
-packets a server of S3 gives. One host speaks with three of the sensors' networks among much other
+brings these and the packets to a lake on S3, whose Iceberg table has its catalog in PostgreSQL. One
+host speaks with three of the sensors' networks among much other
 traffic. Spark and DuckDB find it by SQL, its packets are fetched from S3, and each is held against
 what tcpdump saw at the host's end of the cables. Exits with 1 if a single one differs.
 """
@@ -33,6 +33,7 @@ from tapdeck_lake.spark_settings import add_to
 SENSORS = range(1, 9)
 SPEAKS_WITH = (2, 5, 7)
 HOST = "192.0.2.7"
+FILES = "s3://lake/fleet"
 PATIENCE_S = 180.0
 HERE = Path(__file__).parent
 OFFLOADS = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"]
@@ -59,8 +60,8 @@ def fail(text: str) -> None:
 class Fleet:
     """Namespaces, and programs in them; all of it goes in the end."""
 
-    def __init__(self, tapdeck: Path, work: Path, lake: Path, stack: ExitStack) -> None:
-        self.tapdeck, self.work, self.lake, self.stack = tapdeck, work, lake, stack
+    def __init__(self, tapdeck: Path, work: Path, stack: ExitStack) -> None:
+        self.tapdeck, self.work, self.stack = tapdeck, work, stack
         self.hosts = self.namespace("hosts")
         ip("-n", self.hosts, "addr", "add", f"{HOST}/32", "dev", "lo")
         self.networks: dict[int, str] = {}
@@ -150,7 +151,7 @@ class Fleet:
         self.start(f"flows-{sensor}", *make, "--sensor", f"sensor-{sensor}")
         self.until(f"{flows} is there", Path(flows).is_dir)
         bring = [sys.executable, "-m", "tapdeck_lake", "ship", "--flows", flows, "--watch"]
-        self.start(f"ship-{sensor}", *bring, "--lake", str(self.lake), "--segments", tape)
+        self.start(f"ship-{sensor}", *bring, "--lake", FILES, "--segments", tape)
 
     def until(self, what: str, is_so: Callable[[], bool]) -> None:
         """Waits for something."""
@@ -257,15 +258,17 @@ def main() -> None:
 
 def show(tapdeck: Path, jars: Path, s3_server: Path, work: Path, stack: ExitStack) -> None:
     """Runs the demonstration in a directory."""
-    title("A lake: its table's catalog in PostgreSQL, its packets given by a server of S3")
+    title("A lake: its table's catalog in PostgreSQL, its files on S3")
     bucket_server = stack.enter_context(s3.server(s3_server, work))
-    directory = bucket_server.make_bucket("lake") / "fleet"
+    bucket_server.make_bucket("lake")
+    os.environ |= bucket_server.environment
     database = stack.enter_context(postgres.server()).make("lake")
-    lake = Lake.init(directory, "iceberg", database)
-    print(f"tapdeck-lake init --iceberg --server {database} {directory}")
+    directory = work / "lake"
+    lake = Lake.init(directory, "iceberg", database, FILES)
+    print(f"tapdeck-lake init --iceberg --server {database} --files {FILES} {directory}")
 
     title(f"{len(SENSORS)} sensors record, make flow tables, and ship")
-    fleet = Fleet(tapdeck, work, directory, stack)
+    fleet = Fleet(tapdeck, work, stack)
     for sensor in SENSORS:
         fleet.begin(sensor)
     serve = [sys.executable, "-m", "tapdeck_lake", "serve", "--lake", str(directory)]
@@ -317,11 +320,10 @@ def show(tapdeck: Path, jars: Path, s3_server: Path, work: Path, stack: ExitStac
         fail(f"{HOST} spoke with others than the sensors {SPEAKS_WITH}")
 
     title("Its packets, from S3")
-    os.environ |= bucket_server.environment
     found = work / "found.pcapng"
     fetch = [sys.executable, "-m", "tapdeck_lake", "fetch", "--lake", str(directory)]
-    fetch += ["--tapdeck", str(tapdeck), "--store", "s3://lake/fleet/segments/{sensor}"]
-    run(*fetch, "-w", str(found), f"from flows where src_ip = '{HOST}' or dst_ip = '{HOST}'")
+    fetch += ["--tapdeck", str(tapdeck), "-w", str(found)]
+    run(*fetch, f"from flows where src_ip = '{HOST}' or dst_ip = '{HOST}'")
     sent: Counter[bytes] = Counter()
     for sensor in SPEAKS_WITH:
         sent += frames_of(work / f"sent-{sensor}.pcap")

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Fetches what Spark does not bring along to read Iceberg tables, and their catalogs in PostgreSQL
-# and SQLite, by Maven into a cache outside of the tree, and prints its path. 62 MB.
+# Fetches what Spark does not bring along to read Iceberg tables, also on S3, and their catalogs in
+# PostgreSQL and SQLite, by Maven into a cache outside of the tree, and prints its path. 131 MB.
 #
 #   scripts/setup-spark.sh      CACHE is TAPDECK_CACHE, or ~/.cache/tapdeck-fleet
 set -euo pipefail
 
 JARS="
     org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0
+    org.apache.iceberg:iceberg-aws-bundle:1.12.0
     org.postgresql:postgresql:42.7.14
     org.xerial:sqlite-jdbc:3.54.1.0
 "

@@ -17,6 +17,7 @@ from . import ask, check, commit, compact, engine, expire, fetch, hosts, serve, 
 from .catalog import Lake
 from .community_id import FUNCTIONS
 from .errors import FAILURES, LakeError, counted, told
+from .place import S3, SCHEME
 from .views import HOUR_OF
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -52,12 +53,23 @@ def parser() -> argparse.ArgumentParser:
         help="with --iceberg: the database of PostgreSQL that has its catalog, "
         "postgresql://USER@HOST:PORT/DATABASE [SQLite in DIR]",
     )
+    one.add_argument(
+        "--files",
+        default="",
+        metavar="URL",
+        help="s3://BUCKET/PREFIX: where all files are to lie but the register [DIR]",
+    )
 
     one = command(
         "ship", run_ship, "copy a sensor's flow tables into a lake, those that are not there yet"
     )
     one.add_argument("--flows", type=Path, required=True, metavar="DIR", help="of tapdeck flows -o")
-    of_lake(one)
+    one.add_argument(
+        "--lake",
+        required=True,
+        metavar="DIR|URL",
+        help="the lake, or where it has its files: s3://BUCKET/PREFIX",
+    )
     one.add_argument(
         "--segments",
         type=Path,
@@ -195,12 +207,18 @@ def say(text: str) -> None:
 def run_init(options: argparse.Namespace) -> int:
     if options.server and not options.iceberg:
         raise LakeError("--server is for the catalog of an Iceberg table: add --iceberg")
-    Lake.init(options.directory, "iceberg" if options.iceberg else "files", options.server)
+    kind = "iceberg" if options.iceberg else "files"
+    Lake.init(options.directory, kind, options.server, options.files)
     return DONE
 
 
 def run_ship(options: argparse.Namespace) -> int:
-    lake = Lake(options.lake)
+    lake: Lake | S3
+    if options.lake.startswith(SCHEME):
+        lake = S3.parse(options.lake)
+        lake.must_be_lake()
+    else:
+        lake = Lake(Path(options.lake))
     shipper = ship.Shipper(options.flows, lake, options.segments)
     if not options.watch:
         done = shipper.run()

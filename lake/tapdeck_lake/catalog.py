@@ -36,12 +36,14 @@ from . import durable
 from .errors import LakeError
 from .flow_files import Account
 from .lake_file import LakeFile
+from .place import place_of
 from .table import PlainTable, Table
 
 VERSION = 1
 NAME = "catalog.db"
 TABLES = """
-create table lake (version integer not null, kind text not null, server text not null);
+create table lake (
+    version integer not null, kind text not null, server text not null, files text not null);
 create table changes (id text primary key, what text not null) without rowid;
 create table segments (
     sensor text not null,
@@ -79,7 +81,11 @@ create index files_in_force on files (kind, day) where replaced_us is null;
 """
 
 
-FOLDERS = ("landed", "flows", "hosts", "segments")
+LANDED = "landed"
+"""The folder in which sensors' files arrive, and those of each sensor in a folder of it."""
+SEGMENTS = "segments"
+"""The same of packets."""
+FOLDERS = (LANDED, "flows", "hosts", SEGMENTS)
 MADE = {*FOLDERS, "iceberg.db", "iceberg", durable.draft_of(Path(NAME)).name}
 """What `Lake.init` makes before the catalog has its name."""
 
@@ -105,7 +111,7 @@ def sensor_of(folder: str) -> str:
 
 
 class Lake:
-    """A lake of plain files."""
+    """A lake: its register, in a directory, and its files, there or elsewhere."""
 
     table: Table
 
@@ -119,21 +125,23 @@ class Lake:
         self.db = sqlite3.connect(path, timeout=60, isolation_level=None)
         self.db.execute("pragma synchronous = full")
         try:
-            version, kind, *server = self.db.execute("select * from lake").fetchone()
+            version, kind, *others = self.db.execute("select * from lake").fetchone()
         except (sqlite3.DatabaseError, TypeError) as error:
             raise LakeError(f"{path} is no catalog of a lake: {error}") from None
         if version != VERSION:
             raise LakeError(f"{path} has version {version}, and {VERSION} is known here")
-        # A lake that was made before there was a choice has its catalog in itself.
-        self.server: str = server[0] if server else ""
+        # A lake that was made before there was a choice has all in itself.
+        self.server, files = [*others, "", ""][:2]
+        self.place = place_of(files, directory)
         self.table = table_of(self, kind)
 
     @classmethod
-    def init(cls, directory: Path, kind: str = "files", server: str = "") -> Lake:
+    def init(cls, directory: Path, kind: str = "files", server: str = "", files: str = "") -> Lake:
         """Makes a lake. Raises LakeError where there is something else.
 
         `kind` is `files` or `iceberg`. `server` is the URI of a database of PostgreSQL that is to
-        have the Iceberg table's catalog; where it is empty, the lake's directory has it.
+        have the Iceberg table's catalog, and `files` the URL of a prefix on S3 that is to have the
+        files; where they are empty, the lake's directory has these.
         """
         if (directory / NAME).exists():
             raise LakeError(f"{directory} is a lake already")
@@ -141,6 +149,8 @@ class Lake:
             from . import iceberg
 
             iceberg.server_at(server)
+        directory = directory.resolve()
+        place = place_of(files, directory)
         durable.make_directory(directory)
         draft = durable.draft_of(directory / NAME)
         # An attempt that was killed is followed by another.
@@ -149,30 +159,19 @@ class Lake:
         if others or (not is_begun and any(directory.iterdir())):
             raise LakeError(f"{directory} is not empty: name a directory of its own for the lake")
         draft.touch()
-        for name in FOLDERS:
-            (directory / name).mkdir(exist_ok=True)
+        place.begin(FOLDERS, is_begun)
         if kind == "iceberg":
             from . import iceberg
 
-            iceberg.create(directory, server)
+            iceberg.create(directory, place, server)
         draft.unlink()
         db = sqlite3.connect(draft)
         db.executescript(TABLES)
-        db.execute("insert into lake values (?, ?, ?)", (VERSION, kind, server))
+        db.execute("insert into lake values (?, ?, ?, ?)", (VERSION, kind, server, files))
         db.commit()
         db.close()
         durable.publish(directory / NAME)
         return cls(directory)
-
-    @property
-    def landed(self) -> Path:
-        """Where sensors' files arrive."""
-        return self.directory / "landed"
-
-    @property
-    def segments(self) -> Path:
-        """Where sensors' segments arrive."""
-        return self.directory / "segments"
 
     @contextmanager
     def changed(self) -> Iterator[None]:
@@ -222,7 +221,7 @@ class Lake:
         found = self.db.execute(query, (sensor, segment)).fetchone()
         return None if found is None else int(found[0])
 
-    def compare(self, path: Path, account: Account) -> None:
+    def compare(self, path: str, account: Account) -> None:
         """Raises LakeError where the register has a segment of the same name and other rows.
 
         `path` is the file that tells the account.
@@ -285,13 +284,9 @@ class Lake:
         query = "select sensor, segment from segments where in_hosts = 0"
         return self.db.execute(query).fetchall()
 
-    def path(self, file: LakeFile) -> Path:
-        """Returns where a file lies."""
-        return self.directory / file.path
-
-    def inside(self, path: Path) -> str:
-        """Returns a path from the lake's directory on."""
-        return path.relative_to(self.directory).as_posix()
+    def path(self, file: LakeFile) -> str:
+        """Returns where a file lies, as DuckDB has it."""
+        return self.place.path(file.path)
 
 
 def table_of(lake: Lake, kind: str) -> Table:

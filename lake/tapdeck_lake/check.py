@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 
 import duckdb
 
-from .catalog import Lake
+from .catalog import LANDED, Lake
 from .engine import over_lake
 from .errors import counted
+
+OF_ROWS = (LANDED, "flows", "hosts", "iceberg")
+"""Folders of files that have rows."""
 
 COUNTS = """
 select sensor, segment, coalesce(told.rows - told.rows_expired, 0) as wanted,
@@ -61,9 +64,12 @@ def check(lake: Lake) -> Checked:
     done = Checked()
     with lake.table.reading():
         files = [*lake.files("flows"), *lake.files("hosts")]
+    # One list of all is quicker to be had than word of each.
+    there = {found.name: found for name in OF_ROWS for found in lake.place.files(name)}
     for file in files:
-        path = lake.path(file)
-        if not path.is_file() or path.stat().st_size != file.bytes:
+        found = there.get(file.path) or lake.place.look(file.path)
+        if found is None or found.bytes != file.bytes:
+            path = lake.path(file)
             done.faults.append(f"{path} is missing, or has another length than it had")
     if done.faults:
         return done

@@ -9,15 +9,16 @@ and segment, and left alone.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import duckdb
 
-from .catalog import Lake, folder_of, sensor_of
+from .catalog import LANDED, Lake, folder_of, sensor_of
 from .engine import engine, listed
 from .errors import LakeError, told
-from .flow_files import Account, FlowFile, stems
+from .flow_files import Account, FlowFile, segments_in
+from .place import Found
 from .reader import READER
 
 BATCH = 1000
@@ -36,21 +37,22 @@ class Committed:
 def commit(lake: Lake) -> Committed:
     """Takes all that has landed. What cannot be taken is told on standard error, and counted."""
     done = Committed()
-    db = engine()
+    db = engine(lake.place)
     with lake.changed():
         lake.table.settle()
         batch: list[tuple[Account, list[FlowFile]]] = []
-        for directory, stem in landed(lake):
+        for folder, stem, found in landed(lake):
             try:
-                if is_taken(lake, directory, stem):
+                if is_taken(lake, folder, stem, found[-1]):
                     continue
-                account, files = READER.read_segment(directory, stem)
+                names = [file.name for file in found]
+                account, files = READER.read_segment(lake.place, stem, names)
                 # A sensor has one folder, whatever else its name could be written like.
-                folder = folder_of(account.sensor)
-                if folder != directory.name:
+                of_sensor = folder_of(account.sensor)
+                if folder != of_sensor:
                     raise LakeError(
-                        f"{directory / stem}.parquet is of the sensor {account.sensor}, and does "
-                        f"not lie in its folder: move it to {directory.with_name(folder)}"
+                        f"{files[-1].path} is of the sensor {account.sensor}, and does not lie in "
+                        f"its folder: move it to {lake.place.path(f'{LANDED}/{of_sensor}')}"
                     )
                 count(db, account, files)
                 lake.table.look_at(account, files)
@@ -66,23 +68,25 @@ def commit(lake: Lake) -> Committed:
     return done
 
 
-def landed(lake: Lake) -> list[tuple[Path, str]]:
-    """Returns the segments whose files have landed, by folder and stem."""
-    folders = sorted(entry for entry in lake.landed.iterdir() if entry.is_dir())
-    return [(folder, stem) for folder in folders for stem in stems(folder)]
+def landed(lake: Lake) -> Iterator[tuple[str, str, list[Found]]]:
+    """Gives the segments whose files have landed: their folders, stems and files."""
+    for (inside, stem), files in segments_in(lake.place.files(LANDED)).items():
+        parent, _, folder = inside.rpartition("/")
+        if parent == LANDED:
+            yield folder, stem, files
 
 
-def is_taken(lake: Lake, directory: Path, stem: str) -> bool:
+def is_taken(lake: Lake, folder: str, stem: str, first: Found) -> bool:
     """Returns whether a segment that has landed is in the table, or was.
 
     Raises LakeError where it landed again with other rows.
     """
-    at_us = lake.committed_us(sensor_of(directory.name), stem)
+    at_us = lake.committed_us(sensor_of(folder), stem)
     if at_us is None:
         return False
-    path = directory / f"{stem}.parquet"
-    if path.stat().st_ctime_ns // 1000 > at_us and not lake.table.needs(path):
-        lake.compare(path, READER.read_account(path))
+    if first.changed_us > at_us and not lake.table.needs(first.name):
+        path = lake.place.path(first.name)
+        lake.compare(path, READER.read_account(lake.place, first.name))
     return True
 
 

@@ -99,7 +99,7 @@ def put_together(
     before = db.execute(source.format(listed(paths))).fetchone()
     after = db.execute(source.format(listed([lake.path(part)]))).fetchone()
     if before != after:
-        lake.path(part).unlink()
+        lake.place.remove(part.path)
         raise LakeError(
             f"{counted(len(group), 'file')} of {of[0]} have {before} rows, packets and bytes, and "
             f"the file made of them {after}: nothing was exchanged; see whether the disk is sound"

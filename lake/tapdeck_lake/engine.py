@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 import duckdb
@@ -19,6 +20,7 @@ from .catalog import Lake
 from .community_id import FUNCTIONS
 from .errors import LakeError
 from .flow_files import SCHEMA, Account
+from .place import S3, Place, Service
 
 HOSTS_SCHEMA = pa.schema(
     [
@@ -63,17 +65,17 @@ def quoted(path: str | Path) -> str:
     return "'" + str(path).replace("'", "''") + "'"
 
 
-def listed(paths: Iterable[Path]) -> str:
+def listed(paths: Iterable[str | Path]) -> str:
     """Returns a list of paths as SQL has it. What could be a pattern is taken as it stands."""
     return "[" + ", ".join(quoted(escaped(path)) for path in paths) + "]"
 
 
-def escaped(path: Path) -> str:
+def escaped(path: str | Path) -> str:
     """Returns a path whose characters mean themselves where patterns are understood."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in str(path))
 
 
-def parquet(paths: Sequence[Path], schema: pa.Schema) -> str:
+def parquet(paths: Sequence[str | Path], schema: pa.Schema) -> str:
     """Returns SQL that gives the rows of files; of none the columns alone."""
     if paths:
         return f"select * from read_parquet({listed(paths)}, hive_partitioning = false)"
@@ -90,11 +92,15 @@ def parquet(paths: Sequence[Path], schema: pa.Schema) -> str:
     return f"select {columns} where false"
 
 
-def engine(scratch: Path | None = None, memory: str = "") -> duckdb.DuckDBPyConnection:
+def engine(
+    place: Place | None = None, scratch: Path | None = None, memory: str = ""
+) -> duckdb.DuckDBPyConnection:
     """Returns DuckDB with the functions of this package.
 
     Parameters
     ----------
+    place
+        Where files lie that it is to read, if that may be elsewhere than on a disk.
     scratch
         Where what does not fit into memory goes.
     memory
@@ -109,7 +115,29 @@ def engine(scratch: Path | None = None, memory: str = "") -> duckdb.DuckDBPyConn
     if memory:
         db.execute(f"set memory_limit = {quoted(memory)}")
     db.execute(FUNCTIONS + views.HOUR_OF)
+    if isinstance(place, S3):
+        with_s3(db, place.service)
     return db
+
+
+def with_s3(db: duckdb.DuckDBPyConnection, service: Service) -> None:
+    """Lets DuckDB read from S3, as the environment says."""
+    there = files("duckdb_extension_httpfs") / "extensions" / f"v{duckdb.__version__}"
+    db.load_extension(str(there / "httpfs.duckdb_extension"))
+    told = {"region": quoted(service.region)}
+    for name, variable in [
+        ("key_id", "AWS_ACCESS_KEY_ID"),
+        ("secret", "AWS_SECRET_ACCESS_KEY"),
+        ("session_token", "AWS_SESSION_TOKEN"),
+    ]:
+        if os.environ.get(variable):
+            told[name] = quoted(os.environ[variable])
+    if service.endpoint:
+        told["endpoint"] = quoted(service.endpoint.partition("://")[2])
+        told["url_style"] = "'path'"
+        told["use_ssl"] = str(service.is_encrypted).lower()
+    settings = "".join(f", {name} {value}" for name, value in told.items())
+    db.execute(f"create secret (type s3{settings})")
 
 
 def with_views(db: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
@@ -124,16 +152,16 @@ def over_directories(directories: Sequence[Path]) -> duckdb.DuckDBPyConnection:
 
     Raises LakeError where a directory is not there.
     """
-    files: list[Path] = []
+    tables: list[str | Path] = []
     for directory in directories:
         if not directory.is_dir():
             raise LakeError(f"{directory} is not there: tapdeck flows --dir STORE -o {directory}")
         found = directory.glob("*.parquet")
-        files += sorted(path for path in found if not path.name.startswith("."))
+        tables += sorted(path for path in found if not path.name.startswith("."))
     db = engine()
-    db.execute(f"create view flows as {parquet(files, SCHEMA)}")
-    if files:
-        told = OF_FILES.format(shape=shape_of_account(), files=listed(files))
+    db.execute(f"create view flows as {parquet(tables, SCHEMA)}")
+    if tables:
+        told = OF_FILES.format(shape=shape_of_account(), files=listed(tables))
         db.execute(f"create view segments as {told}")
     else:
         db.execute(f"create view segments as {no_segments()}")
@@ -153,7 +181,7 @@ def no_segments() -> str:
 
 def over_lake(lake: Lake) -> duckdb.DuckDBPyConnection:
     """Returns DuckDB over a lake, as it is now."""
-    db = engine()
+    db = engine(lake.place)
     with lake.table.reading():
         flows = [lake.path(file) for file in lake.files("flows")]
         hosts = [lake.path(file) for file in lake.files("hosts")]

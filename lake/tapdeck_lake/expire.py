@@ -9,23 +9,26 @@ stays. Sensors are asked nothing and told nothing.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from . import durable, hosts, parts
-from .catalog import Lake, now_us, sensor_of
+from .catalog import LANDED, SEGMENTS, Lake, now_us, sensor_of
 from .engine import listed
 from .errors import LakeError, told
 from .flow_files import STEM
 from .lake_file import LakeFile
+from .place import Found
 from .reader import READER
 
-DRAFT_S = 86_400
+OF_LANDED = re.compile(rf"{LANDED}/([^/]+)/({STEM.pattern})[^/]*\.parquet")
+"""The name of a file that has landed: the folder and the segment in it."""
+
+DRAFT_US = 86_400_000_000
 """How old a draft of a sensor's is that nobody goes on with."""
 
 
@@ -91,7 +94,7 @@ def remove_replaced(lake: Lake, grace_s: float, done: Expired) -> None:
     before = now_us() - int(grace_s * 1e6)
     query = "select path, bytes from files where replaced_us <= ?"
     for path, size in lake.db.execute(query, (before,)).fetchall():
-        (lake.directory / path).unlink(missing_ok=True)
+        lake.place.remove(path)
         lake.db.execute("delete from files where path = ?", (path,))
         done.files += 1
         done.bytes += size
@@ -100,61 +103,58 @@ def remove_replaced(lake: Lake, grace_s: float, done: Expired) -> None:
 def remove_orphans(lake: Lake, done: Expired) -> None:
     """Removes what killed processes left. Nobody else changes the table meanwhile."""
     for kind in ("flows", "hosts"):
-        for path in (lake.directory / kind).glob("day=*/*"):
-            is_part = lake.names(lake.inside(path)) if kind == "hosts" else lake.table.needs(path)
-            if not is_part:
-                remove(path, done)
-    for path in [*lake.table.orphans(), *repeated(lake, done)]:
-        remove(path, done)
+        for found in list(lake.place.files(kind)):
+            is_part = (lake.names if kind == "hosts" else lake.table.needs)(found.name)
+            if found.name.startswith(f"{kind}/day=") and not is_part:
+                remove(lake, found, done)
+    landed = list(lake.place.files(LANDED))
+    for found in [*lake.table.orphans(), *repeated(lake, landed, done)]:
+        remove(lake, found, done)
     for scratch in lake.directory.glob(".scratch-*"):
         shutil.rmtree(scratch, ignore_errors=True)
-    old = time.time() - DRAFT_S
-    for folder in (lake.landed, lake.segments):
-        for path in folder.glob("*/.*"):
-            # A sensor may be about to give one its name.
-            with suppress(FileNotFoundError):
-                if durable.is_draft(path) and path.stat().st_mtime < old:
-                    remove(path, done)
+    old_us = now_us() - DRAFT_US
+    for found in [*landed, *lake.place.files(SEGMENTS)]:
+        # A sensor may be about to give one its name.
+        if durable.is_draft(Path(found.name)) and found.written_us < old_us:
+            remove(lake, found, done)
 
 
-def repeated(lake: Lake, done: Expired) -> list[Path]:
+def repeated(lake: Lake, landed: list[Found], done: Expired) -> list[Found]:
     """Returns files that have landed and whose rows the table has from elsewhere, or had.
 
     What has other rows than those is told and counted, and stays.
     """
-    found = []
-    are_same: dict[Path, bool] = {}
+    again = []
+    are_same: dict[str, bool] = {}
     # A segment's first file is the last to go, because it tells what the others are.
-    for path in sorted(lake.landed.glob("*/*.parquet")):
-        stem = STEM.match(path.name)
-        if stem is None or lake.committed_us(sensor_of(path.parent.name), stem[0]) is None:
+    for found in sorted(landed, key=lambda found: found.name):
+        match = OF_LANDED.fullmatch(found.name)
+        if match is None or lake.committed_us(sensor_of(match[1]), match[2]) is None:
             continue
-        if lake.table.needs(path):
+        if lake.table.needs(found.name):
             continue
-        first = path.with_name(f"{stem[0]}.parquet")
+        first = f"{LANDED}/{match[1]}/{match[2]}.parquet"
         if first not in are_same:
             are_same[first] = is_same(lake, first)
             done.faults += not are_same[first]
         if are_same[first]:
-            found.append(path)
-    return found
+            again.append(found)
+    return again
 
 
-def is_same(lake: Lake, first: Path) -> bool:
+def is_same(lake: Lake, first: str) -> bool:
     """Returns whether a segment's first file has what the register has; tells where it has not."""
     try:
-        if first.exists():
-            lake.compare(first, READER.read_account(first))
+        if lake.place.look(first) is not None:
+            lake.compare(lake.place.path(first), READER.read_account(lake.place, first))
     except (LakeError, OSError) as error:
         print(f"tapdeck-lake: {told(error)}", file=sys.stderr)
         return False
     return True
 
 
-def remove(path: Path, done: Expired) -> None:
-    """Removes a file and counts it, unless somebody else has."""
-    with suppress(FileNotFoundError):
-        size = path.stat().st_size
-        path.unlink()
-        done.files += 1
-        done.bytes += size
+def remove(lake: Lake, found: Found, done: Expired) -> None:
+    """Removes a file and counts it."""
+    lake.place.remove(found.name)
+    done.files += 1
+    done.bytes += found.bytes

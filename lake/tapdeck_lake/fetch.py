@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 
 from . import ask
-from .catalog import Lake, folder_of
+from .catalog import SEGMENTS, Lake, folder_of
 from .engine import listed
 from .errors import LakeError
 
@@ -23,13 +23,14 @@ SENSOR = "{sensor}"
 
 def store_of(lake: Lake, sensors: list[str]) -> str:
     """Returns where a lake has the segments of sensors, for `tapdeck fetch`."""
+    where = lake.place.path(SEGMENTS)
     for sensor in sensors:
         if folder_of(sensor) != sensor:
             raise LakeError(
-                f"the segments of {sensor} lie in {lake.segments / folder_of(sensor)}, which has "
-                "another name: give it as --store, and ask for one sensor"
+                f"the segments of {sensor} lie in {where}/{folder_of(sensor)}, which has another "
+                "name: give it as --store, and ask for one sensor"
             )
-    return f"{lake.segments}/{SENSOR}"
+    return f"{where}/{SENSOR}"
 
 
 def fetch(

@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import LakeError, counted
+from .place import Found, Place
 
 ACCOUNT_KEY = b"tapdeck.segment"
 VERSION_KEY = b"tapdeck.flows"
 VERSION = b"1"
 
 STEM = re.compile(r"tapdeck-(\d{8,19})-\d{8}T\d{6}Z")
-FIRST = re.compile(rf"({STEM.pattern})\.parquet")
+FILE = re.compile(rf"({STEM.pattern})(?P<day>-\d{{4,}}-\d\d-\d\d)?\.parquet")
 
 MOST = 1 << 53
 """More of anything than a segment has; the sum of a thousand such is a number for databases."""
@@ -132,13 +133,14 @@ class Account:
 
 @dataclass(frozen=True)
 class FlowFile:
-    """One file of flow rows.
+    """One file of flow rows, with its name and its path at the place where it lies.
 
     `first_us` and `last_us` are when the earliest and the latest row begin, UTC microseconds since
     1970; None where there are no rows.
     """
 
-    path: Path
+    name: str
+    path: str
     bytes: int
     rows: int
     first_us: int | None
@@ -146,23 +148,26 @@ class FlowFile:
     account: Account | None
 
     @classmethod
-    def read(cls, path: Path) -> FlowFile:
+    def read(cls, place: Place, name: str) -> FlowFile:
         """Reads a file's end.
 
         Raises LakeError where the file is no flow table, and FileNotFoundError where it is gone.
         """
         try:
-            return cls.read_end(path)
+            return cls.read_end(place, name)
         except FileNotFoundError:
             raise
         except UNREADABLE as error:
+            path = place.path(name)
             raise LakeError(f"{path} cannot be read as a flow table: {error}") from None
 
     @classmethod
-    def read_end(cls, path: Path) -> FlowFile:
+    def read_end(cls, place: Place, name: str) -> FlowFile:
         """Reads a file's end. Raises one of `UNREADABLE` where that is damaged in some ways."""
-        with pq.ParquetFile(path) as file:
+        path = place.path(name)
+        with place.open(name) as data, pq.ParquetFile(data) as file:
             metadata, schema = file.metadata, file.schema_arrow
+            size = data.seek(0, os.SEEK_END)
         told = metadata.metadata or {}
         if told.get(VERSION_KEY) != VERSION:
             raise LakeError(f"{path} is no flow table that is known here: see docs/FLEET.md")
@@ -179,8 +184,7 @@ class FlowFile:
                 f"{path} has rows of {day_of(first_us)} and of {day_of(last_us)}: a flow table has "
                 "those of one day; make it by `tapdeck flows`"
             )
-        size = path.stat().st_size
-        return cls(path, size, metadata.num_rows, first_us, last_us, parsed)
+        return cls(name, path, size, metadata.num_rows, first_us, last_us, parsed)
 
     @property
     def day(self) -> str | None:
@@ -188,7 +192,7 @@ class FlowFile:
         return None if self.first_us is None else day_of(self.first_us)
 
 
-def times(path: Path, metadata: pq.FileMetaData) -> tuple[int | None, int | None]:
+def times(path: str, metadata: pq.FileMetaData) -> tuple[int | None, int | None]:
     """Returns when the earliest and the latest row of a file begin; None where there are no rows.
 
     Raises LakeError where the file does not tell.
@@ -235,22 +239,33 @@ def number_of(stem: str) -> int:
     return int(match[1])
 
 
-def stems(directory: Path) -> list[str]:
-    """Returns the segments that have all their files in a directory, oldest first."""
-    names = (FIRST.fullmatch(entry.name) for entry in directory.iterdir())
-    return sorted((match[1] for match in names if match), key=number_of)
+def segments_in(found: Iterable[Found]) -> dict[tuple[str, str], list[Found]]:
+    """Returns the segments that have all their files among some, by folder and stem, and these.
+
+    Segments are in the order of folders and numbers, and of a segment's files the first is last.
+    """
+    firsts: dict[tuple[str, str], Found] = {}
+    days: dict[tuple[str, str], list[Found]] = {}
+    for file in found:
+        folder, _, name = file.name.rpartition("/")
+        match = FILE.fullmatch(name)
+        if match is None:
+            continue
+        whose = folder, match[1]
+        if match["day"]:
+            days.setdefault(whose, []).append(file)
+        else:
+            firsts[whose] = file
+    ordered = sorted(firsts, key=lambda whose: (whose[0], number_of(whose[1]), whose[1]))
+    return {
+        whose: [*sorted(days.get(whose, []), key=lambda file: file.name), firsts[whose]]
+        for whose in ordered
+    }
 
 
-def files_of(directory: Path, stem: str) -> list[Path]:
-    """Returns the files of a segment in a directory, the first of them last."""
-    day = re.compile(rf"{re.escape(stem)}-\d{{4,}}-\d\d-\d\d\.parquet")
-    days = sorted(path for path in directory.glob(f"{stem}-*.parquet") if day.fullmatch(path.name))
-    return [*days, directory / f"{stem}.parquet"]
-
-
-def read_account(path: Path) -> Account:
+def read_account(place: Place, name: str) -> Account:
     """Reads what a segment's first file tells. Raises LakeError where it tells nothing."""
-    return account_of(FlowFile.read(path))
+    return account_of(FlowFile.read(place, name))
 
 
 def account_of(first: FlowFile) -> Account:
@@ -263,12 +278,12 @@ def account_of(first: FlowFile) -> Account:
     return first.account
 
 
-def read_segment(directory: Path, stem: str) -> tuple[Account, list[FlowFile]]:
-    """Reads the ends of a segment's files.
+def read_segment(place: Place, stem: str, names: Sequence[str]) -> tuple[Account, list[FlowFile]]:
+    """Reads the ends of a segment's files, the first of which is named last.
 
     Raises LakeError where they are not those of one whole segment.
     """
-    files = [FlowFile.read(path) for path in files_of(directory, stem)]
+    files = [FlowFile.read(place, name) for name in names]
     first = files[-1]
     account = account_of(first)
     if account.segment != stem:

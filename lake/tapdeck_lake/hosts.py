@@ -56,7 +56,7 @@ def roll_up(lake: Lake) -> RolledUp:
             if part.rows:
                 made.append(part)
             else:
-                lake.path(part).unlink()
+                lake.place.remove(part.path)
     with lake.transaction():
         for part in made:
             lake.insert(part)

@@ -21,12 +21,11 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyiceberg import exceptions
@@ -55,6 +54,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from .errors import LakeError
 from .flow_files import SCHEMA, UTC_US, Account, FlowFile
 from .lake_file import LakeFile
+from .place import S3, SCHEME, Disk, Found, Place
 from .table import Counts
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def told_as_ours() -> Iterator[None]:
         ) from None
 
 
-def catalog_of(directory: Path, server: str) -> SqlCatalog:
-    """Returns the Iceberg catalog of a lake.
+def catalog_of(directory: Path, place: Place, server: str) -> SqlCatalog:
+    """Returns the Iceberg catalog of a lake in a directory, which has its files at a place.
 
     `server` is the URI of a database of PostgreSQL; where it is empty, SQLite has the catalog.
     """
@@ -131,7 +131,11 @@ def catalog_of(directory: Path, server: str) -> SqlCatalog:
     told = {"uri": server, "pool_pre_ping": "true"}
     if not server:
         told = {"uri": f"sqlite:///{directory / 'iceberg.db'}"}
-    return SqlCatalog(CATALOG, **told, warehouse=uri_of(directory / "iceberg"))
+    if isinstance(place, S3):
+        told["s3.region"] = place.service.region
+        if place.service.endpoint:
+            told["s3.endpoint"] = place.service.endpoint
+    return SqlCatalog(CATALOG, **told, warehouse=place.uri("iceberg"))
 
 
 def server_at(uri: str) -> URL:
@@ -158,30 +162,22 @@ def server_at(uri: str) -> URL:
     return url
 
 
-def uri_of(path: Path) -> str:
-    """Returns the URI of a file, as Iceberg's metadata has it."""
-    return f"file://{path}"
-
-
-def path_of(uri: str) -> Path:
-    """Returns the path of a file. Raises LakeError where it lies on no disk."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("", "file"):
-        raise LakeError(f"{uri} lies on no disk of this machine")
-    return Path(uri.removeprefix("file://").removeprefix("file:"))
+def is_inside(name: str) -> bool:
+    """Returns whether a file, or a folder, is among a lake's own by its name."""
+    return not name.startswith(("/", SCHEME))
 
 
 @told_as_ours()
-def create(directory: Path, server: str) -> None:
+def create(directory: Path, place: Place, server: str) -> None:
     """Makes the table of a lake, unless an attempt that was killed has made it.
 
     Raises LakeError where the catalog has such a table of something else.
     """
-    directory = directory.resolve()
     if any(c in str(directory) for c in "?#%"):
         raise LakeError(f"{directory} has a ?, # or %, which URIs have another use for: rename it")
-    (directory / "iceberg").mkdir(exist_ok=True)
-    catalog = catalog_of(directory, server)
+    if isinstance(place, Disk):
+        (directory / "iceberg").mkdir(exist_ok=True)
+    catalog = catalog_of(directory, place, server)
     catalog.create_namespace_if_not_exists(NAMESPACE)
     # Engines that write files anew need not say that a column has no null.
     schema = Schema(
@@ -195,13 +191,17 @@ def create(directory: Path, server: str) -> None:
         table = catalog.create_table_if_not_exists(
             TABLE, schema, partition_spec=spec, properties=PROPERTIES
         )
-        where = path_of(table.location())
-    except FileNotFoundError as error:
-        where = Path(error.filename or "/")
-    if not where.is_relative_to(directory):
+        where = table.location()
+    except (FileNotFoundError, PermissionError) as error:
+        where = str(error.filename or "another place")
+    try:
+        is_own = is_inside(place.name_of(where))
+    except LakeError:
+        is_own = False
+    if not is_own:
         raise LakeError(
-            f"{server} has the table {TABLE} of another lake, at {where}: give each lake a "
-            "database of its own"
+            f"{server or directory} has the table {TABLE} of another lake, at {where}: give each "
+            "lake a database of its own"
         )
 
 
@@ -217,14 +217,15 @@ class IcebergTable:
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self.needed: set[Path] | None = None
+        self.place = lake.place
+        self.needed: set[str] | None = None
 
     # Whoever ships asks neither, and may have no way to a server.
     @cached_property
     @told_as_ours()
     def catalog(self) -> SqlCatalog:
         """The catalog."""
-        return catalog_of(self.lake.directory, self.lake.server)
+        return catalog_of(self.lake.directory, self.place, self.lake.server)
 
     @cached_property
     @told_as_ours()
@@ -237,10 +238,10 @@ class IcebergTable:
             where = self.lake.server or directory / "iceberg.db"
             raise LakeError(f"{directory} has lost its table {TABLE}: see {where}") from None
         # Files are known by where they lie, so what lies elsewhere would be needed by nobody.
-        if not path_of(table.location()).is_relative_to(directory):
+        if not is_inside(self.place.name_of(table.location())):
             raise LakeError(
                 f"the files of {TABLE} are named as they lay when the lake was made, in "
-                f"{table.location()}, and it is in {directory} now: move it back there"
+                f"{table.location()}, and it is in {self.place.path('')} now: move it back there"
             )
         return table
 
@@ -259,9 +260,7 @@ class IcebergTable:
 
     def lake_file(self, file: DataFile) -> LakeFile:
         """Returns a file of Iceberg's as the lake knows files."""
-        path = path_of(file.file_path)
-        directory = self.lake.directory
-        name = path.relative_to(directory).as_posix() if path.is_relative_to(directory) else path
+        name = self.place.name_of(file.file_path)
         day, sensor = file.partition[0], file.partition[1]
         day = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).strftime("%Y-%m-%d")
         start = number_of("start")
@@ -270,7 +269,7 @@ class IcebergTable:
             for bounds in (file.lower_bounds or {}, file.upper_bounds or {})
         )
         size, rows = file.file_size_in_bytes, file.record_count
-        return LakeFile(str(name), "flows", day, sensor, size, rows, first_us, last_us)
+        return LakeFile(name, "flows", day, sensor, size, rows, first_us, last_us)
 
     def files_of(self, segments: Sequence[tuple[str, str]]) -> list[LakeFile]:
         """Returns files that have all rows of segments which the roll-up does not have.
@@ -382,23 +381,24 @@ class IcebergTable:
     def look_at(self, account: Account, files: Sequence[FlowFile]) -> None:
         """Raises LakeError where a file does not tell its partition by what it says of columns."""
         io, metadata = self.of_iceberg.io, self.of_iceberg.metadata
-        paths = [file.path for file in files if file.rows]
-        for path in paths:
+        for file in (file for file in files if file.rows):
+            uri = self.place.uri(file.name)
             try:
-                found = next(parquet_files_to_data_files(io, metadata, iter([uri_of(path)])))
+                found = next(parquet_files_to_data_files(io, metadata, iter([uri])))
                 told = found.partition[1]
             except (ValueError, TypeError, KeyError) as error:
                 told = str(error)
             if told != account.sensor:
                 raise LakeError(
-                    f"{path} is of the sensor {account.sensor}, and what it tells of its columns "
-                    f"does not say so ({told}): make it anew by `tapdeck flows`"
+                    f"{file.path} is of the sensor {account.sensor}, and what it tells of its "
+                    f"columns does not say so ({told}): make it anew by `tapdeck flows`"
                 )
 
     @told_as_ours()
     def append(self, batch: Sequence[tuple[Account, Sequence[FlowFile]]]) -> None:
         """Takes in segments that have landed: their files become the table's own."""
-        paths = [uri_of(file.path) for _, files in batch for file in files if file.rows]
+        rows = [file for _, files in batch for file in files if file.rows]
+        paths = [self.place.uri(file.name) for file in rows]
 
         def do(transaction: Transaction, properties: dict[str, str]) -> None:
             if paths:
@@ -417,7 +417,7 @@ class IcebergTable:
     @told_as_ours()
     def exchange(self, before: Sequence[LakeFile], after: LakeFile) -> None:
         """Puts a file in the place of others that have the same rows."""
-        self.overwrite({}, before, [uri_of(self.lake.path(after))])
+        self.overwrite({}, before, [self.place.uri(after.path)])
 
     @told_as_ours()
     def drop(self, files: Sequence[LakeFile], counts: Counts) -> None:
@@ -428,11 +428,12 @@ class IcebergTable:
         self, what: dict[str, Any], before: Sequence[LakeFile], after: Sequence[str]
     ) -> None:
         """Takes files out of the table and others in, at once."""
-        wanted = {self.lake.path(file) for file in before}
+        wanted = {file.path for file in before}
 
         def do(transaction: Transaction, properties: dict[str, str]) -> None:
             tasks = self.of_iceberg.scan().plan_files()
-            there = [task.file for task in tasks if path_of(task.file.file_path) in wanted]
+            found = [task.file for task in tasks]
+            there = [file for file in found if self.place.name_of(file.file_path) in wanted]
             if len(there) != len(wanted):
                 raise LakeError(
                     f"others have changed {TABLE} meanwhile, nothing was exchanged: run it again"
@@ -452,26 +453,26 @@ class IcebergTable:
             raise
 
     @told_as_ours()
-    def needs(self, path: Path) -> bool:
+    def needs(self, path: str) -> bool:
         """Returns whether a file is named by a snapshot that is kept."""
         if self.needed is None:
             self.needed = self.named_files(self.of_iceberg)
         return path in self.needed
 
-    def named_files(self, table: OfIceberg) -> set[Path]:
+    def named_files(self, table: OfIceberg) -> set[str]:
         """Returns all files of rows and of metadata that snapshots of a table name."""
-        metadata = table.metadata
+        metadata, name_of = table.metadata, self.place.name_of
         told = [*metadata.statistics, *metadata.partition_statistics]
-        named = {path_of(file.statistics_path) for file in told}
+        named = {name_of(file.statistics_path) for file in told}
         for snapshot in metadata.snapshots:
-            named.add(path_of(snapshot.manifest_list))
+            named.add(name_of(snapshot.manifest_list))
             for manifest in snapshot.manifests(table.io):
-                path = path_of(manifest.manifest_path)
-                if path in named:
+                name = name_of(manifest.manifest_path)
+                if name in named:
                     continue
-                named.add(path)
+                named.add(name)
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                named.update(path_of(entry.data_file.file_path) for entry in entries)
+                named.update(name_of(entry.data_file.file_path) for entry in entries)
         return named
 
     @told_as_ours()
@@ -488,34 +489,27 @@ class IcebergTable:
         self.needed = None
 
     @told_as_ours()
-    def orphans(self) -> list[Path]:
+    def orphans(self) -> list[Found]:
         """Returns files that nobody needs: of metadata, and of rows that other engines made."""
-        found = []
+        found: list[Found] = []
         for name in (TABLE, HOSTS):
             # What is there is looked at first, and then what is named: that may be more by now.
-            folder = self.lake.directory / "iceberg" / name.replace(".", "/")
-            old = set(older_files(folder))
+            folder = f"iceberg/{name.replace('.', '/')}"
+            there = {file.name: file for file in self.place.files(folder)}
+            before_us = (time.time() - UNNAMED_S) * 1e6
+            old = {name for name, file in there.items() if file.written_us < before_us}
             if not old or not self.catalog.table_exists(name):
                 continue
             named = self.named_files(self.catalog.load_table(name))
+            files = {name for name in old if name.endswith((".avro", ".parquet"))} - named
             # Hadoop's file system writes a sum beside each file, which others know nothing of.
-            sums = {path for path in old if path.suffix == ".crc"}
-            files = {path for path in old if path.suffix in (".avro", ".parquet")} - named
-            found += [*files, *(path for path in sums if is_of_none(path, files))]
+            left = there.keys() - files
+            sums = {name for name in old if name.endswith(".crc") and sum_of(name) not in left}
+            found += [there[name] for name in files | sums]
         return found
 
 
-def older_files(folder: Path) -> Iterator[Path]:
-    """Gives the files in a folder that nobody is about to name."""
-    before = time.time() - UNNAMED_S
-    for path in folder.glob("**/*.*"):
-        # Other engines remove what they could not commit.
-        with suppress(FileNotFoundError):
-            if path.stat().st_mtime < before:
-                yield path
-
-
-def is_of_none(path: Path, files: set[Path]) -> bool:
-    """Returns whether the file that a sum is of is gone, or is among some that are to go."""
-    whose = path.with_name(path.name[1 : -len(".crc")])
-    return whose in files or not whose.exists()
+def sum_of(name: str) -> str:
+    """Returns the name of the file that a sum is of."""
+    folder, _, last = name.rpartition("/")
+    return f"{folder}/{last[1 : -len('.crc')]}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LakeFile:
-    """A file of the table: its path, from the lake's directory on, and what is in it.
+    """A file of the table: its path from where the lake has its files, and what is in it.
 
-    A path elsewhere is absolute. `sensor` is empty where a file may have rows of several.
+    The path of one elsewhere is absolute. `sensor` is empty where a file may have rows of several.
     """
 
     path: str

@@ -15,7 +15,6 @@ from pathlib import Path
 import duckdb
 import pyarrow.parquet as pq
 
-from . import durable
 from .catalog import Lake
 from .engine import engine, quoted, scratch_of
 from .errors import LakeError
@@ -34,7 +33,7 @@ FIRST_COLUMN = {"flows": "start", "hosts": "hour"}
 def maker(lake: Lake) -> Iterator[duckdb.DuckDBPyConnection]:
     """Gives DuckDB to make parts with, and removes its files afterwards."""
     scratch = scratch_of(lake)
-    db = engine(scratch, MEMORY)
+    db = engine(lake.place, scratch, MEMORY)
     try:
         yield db
     finally:
@@ -49,21 +48,17 @@ def make(
 
     `of` has its day, and its sensor; that is empty if there may be several.
     """
-    day, _ = of
-    folder = lake.directory / kind / f"day={day}"
-    durable.make_directory(folder)
-    path = folder / f"part-{uuid.uuid4().hex}.parquet"
-    draft = durable.draft_of(path)
-    db.execute(
-        f"copy ({query}) to {quoted(draft)} "
-        f"(format parquet, compression zstd, row_group_size {GROUP_ROWS})"
-    )
-    durable.publish(path)
-    return described(lake, kind, of, path)
+    name = f"{kind}/day={of[0]}/part-{uuid.uuid4().hex}.parquet"
+    with lake.place.draft(name, scratch_of(lake)) as draft:
+        db.execute(
+            f"copy ({query}) to {quoted(draft)} "
+            f"(format parquet, compression zstd, row_group_size {GROUP_ROWS})"
+        )
+        return described(draft, kind, of, name)
 
 
-def described(lake: Lake, kind: str, of: tuple[str, str], path: Path) -> LakeFile:
-    """Returns what is in a part."""
+def described(path: Path, kind: str, of: tuple[str, str], name: str) -> LakeFile:
+    """Returns what is in a part, which gets a name."""
     metadata = pq.read_metadata(path)
     first_us = last_us = None
     if metadata.num_rows:
@@ -75,4 +70,4 @@ def described(lake: Lake, kind: str, of: tuple[str, str], path: Path) -> LakeFil
         first_us = min(microseconds(group.statistics.min) for group in groups)
         last_us = max(microseconds(group.statistics.max) for group in groups)
     size = path.stat().st_size
-    return LakeFile(lake.inside(path), kind, *of, size, metadata.num_rows, first_us, last_us)
+    return LakeFile(name, kind, *of, size, metadata.num_rows, first_us, last_us)

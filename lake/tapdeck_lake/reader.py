@@ -13,7 +13,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from typing import cast
 from . import flow_files
 from .errors import LakeError
 from .flow_files import Account, FlowFile
+from .place import Place
 
 ENDED = (EOFError, BrokenPipeError, pickle.UnpicklingError)
 """What whoever asks the process sees when it has ended."""
@@ -32,16 +33,18 @@ class Reader:
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
 
-    def read_segment(self, directory: Path, stem: str) -> tuple[Account, list[FlowFile]]:
+    def read_segment(
+        self, place: Place, stem: str, names: Sequence[str]
+    ) -> tuple[Account, list[FlowFile]]:
         """Reads the ends of a segment's files, as `flow_files.read_segment` does."""
-        found = self.asked("read_segment", (directory, stem), directory / f"{stem}.parquet")
+        found = self.asked("read_segment", (place, stem, names), place.path(names[-1]))
         return cast(tuple[Account, list[FlowFile]], found)
 
-    def read_account(self, path: Path) -> Account:
+    def read_account(self, place: Place, name: str) -> Account:
         """Reads what a segment's first file tells, as `flow_files.read_account` does."""
-        return cast(Account, self.asked("read_account", (path,), path))
+        return cast(Account, self.asked("read_account", (place, name), place.path(name)))
 
-    def asked(self, name: str, arguments: tuple[object, ...], path: Path) -> object:
+    def asked(self, name: str, arguments: tuple[object, ...], path: str) -> object:
         """Returns what a function returned there. Raises what it raised there."""
         if self.process is None or self.process.poll() is not None:
             self.process = started()

@@ -14,13 +14,15 @@ import hashlib
 import os
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import durable
-from .catalog import Lake, folder_of
+from .catalog import LANDED, SEGMENTS, Lake, folder_of
 from .errors import LakeError, counted
-from .flow_files import Account, missing, number_of, stems
+from .flow_files import Account, missing, number_of, segments_in
+from .place import S3, Disk, Place
 from .reader import READER
 
 RECORD = ".tapdeck-lake-"
@@ -43,9 +45,12 @@ class Shipped:
 class Shipper:
     """Delivers from one directory of flow tables into one lake."""
 
-    def __init__(self, flows: Path, lake: Lake, store: Path | None) -> None:
-        self.flows, self.lake, self.store = flows, lake, store
-        name = hashlib.sha256(os.fsencode(lake.directory.resolve())).hexdigest()[:16]
+    def __init__(self, flows: Path, lake: Lake | S3, store: Path | None) -> None:
+        self.flows, self.store = flows, store
+        self.place: Place = lake if isinstance(lake, S3) else lake.place
+        # Sensors that ship to S3 have no way to the register.
+        self.register = None if isinstance(lake, S3) else lake
+        name = hashlib.sha256(os.fsencode(self.place.path(""))).hexdigest()[:16]
         self.record = flows / f"{RECORD}{name}.shipped"
         self.delivered = self.read_record()
         self.told: set[str] = set()
@@ -95,12 +100,16 @@ class Shipper:
         if not self.flows.is_dir():
             raise LakeError(f"{self.flows} is not there: tapdeck flows -o makes it")
         with durable.locked(self.record.with_suffix(".lock")):
-            there = stems(self.flows)
+            there = {
+                stem: [file.name for file in files]
+                for (folder, stem), files in segments_in(Disk(self.flows).files("")).items()
+                if not folder
+            }
             self.tell_missing(there)
-            for stem in there:
+            for stem, names in there.items():
                 if stem not in self.delivered:
                     try:
-                        self.deliver(stem, done)
+                        self.deliver(stem, names, done)
                     except FileNotFoundError:
                         # Whoever wrote the tables has taken them away meanwhile.
                         done.waiting += 1
@@ -109,7 +118,7 @@ class Shipper:
                         done.waiting += 1
         return done
 
-    def tell_missing(self, there: list[str]) -> None:
+    def tell_missing(self, there: Iterable[str]) -> None:
         """Tells which segments have no flow tables among those that have, or were delivered."""
         numbers = {number_of(stem) for stem in [*there, *self.delivered]}
         for first, last in missing(numbers):
@@ -119,16 +128,17 @@ class Shipper:
                 "where retention was faster"
             )
 
-    def deliver(self, stem: str, done: Shipped) -> None:
+    def deliver(self, stem: str, names: list[str], done: Shipped) -> None:
         """Delivers a segment's files, the first last, behind its packets."""
-        account, files = READER.read_segment(self.flows, stem)
-        self.lake.compare(files[-1].path, account)
+        account, files = READER.read_segment(Disk(self.flows), stem, names)
+        if self.register is not None:
+            self.register.compare(files[-1].path, account)
         if self.store is not None and not self.deliver_packets(self.store, account, done):
             done.waiting += 1
             return
-        folder = self.lake.landed / folder_of(account.sensor)
+        folder = f"{LANDED}/{folder_of(account.sensor)}"
         for file in files:
-            self.copy(file.path, folder / file.path.name, done)
+            self.copy(self.flows / file.name, f"{folder}/{file.name}", done)
         self.note(stem)
         done.segments += 1
 
@@ -137,12 +147,12 @@ class Shipper:
         stem = account.segment
         if (store / f"{stem}.index.live").exists() and not (store / f"{stem}.index").exists():
             return False
-        folder = self.lake.segments / folder_of(account.sensor)
+        folder = f"{SEGMENTS}/{folder_of(account.sensor)}"
         try:
             # An index without a segment means nothing, so it comes first.
             if (store / f"{stem}.index").exists():
-                self.copy(store / f"{stem}.index", folder / f"{stem}.index", done)
-            self.copy(store / f"{stem}.pcapng", folder / f"{stem}.pcapng", done)
+                self.copy(store / f"{stem}.index", f"{folder}/{stem}.index", done)
+            self.copy(store / f"{stem}.pcapng", f"{folder}/{stem}.pcapng", done)
         except FileNotFoundError:
             self.tell(
                 f"{stem}.pcapng was deleted from {store} before it was shipped: its rows are in "
@@ -150,22 +160,24 @@ class Shipper:
             )
         return True
 
-    def copy(self, source: Path, path: Path, done: Shipped) -> None:
+    def copy(self, source: Path, name: str, done: Shipped) -> None:
         """Copies a file, unless a copy is there."""
         size = source.stat().st_size
-        if path.exists():
-            if path.stat().st_size != size:
+        found = self.place.look(name)
+        if found is not None:
+            if found.bytes != size:
                 raise LakeError(
-                    f"{path} is there and has another length than {source}: another store has the "
-                    "same name of a sensor, or the table was made anew; name sensors differently"
+                    f"{self.place.path(name)} is there and has another length than {source}: "
+                    "another store has the same name of a sensor, or the table was made anew; name "
+                    "sensors differently"
                 )
             return
-        durable.copy(source, path)
+        self.place.put(source, name)
         done.files += 1
         done.bytes += size
 
 
-def ship(flows: Path, lake: Lake, store: Path | None) -> Shipped:
+def ship(flows: Path, lake: Lake | S3, store: Path | None) -> Shipped:
     """Delivers once what is there."""
     return Shipper(flows, lake, store).run()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import LakeError
+from .place import S3, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +23,7 @@ def settings(lake: Lake) -> dict[str, str]:
     Raises LakeError where Spark cannot read the lake.
     """
     # What it needs takes a while to be read.
-    from .iceberg import CATALOG, IcebergTable, uri_of
+    from .iceberg import CATALOG, IcebergTable
 
     if not isinstance(lake.table, IcebergTable):
         raise LakeError(
@@ -34,10 +35,11 @@ def settings(lake: Lake) -> dict[str, str]:
         ".type": "jdbc",
         # The catalog's tables are as PyIceberg makes them.
         ".jdbc.schema-version": "V1",
-        ".warehouse": uri_of(lake.directory / "iceberg"),
+        ".warehouse": lake.place.uri("iceberg"),
         # The table is changed by others, too, and is to be seen as it is.
         ".cache-enabled": "false",
         **connection(lake),
+        **of_s3(lake.place),
     }
     return {
         EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -50,6 +52,19 @@ def add_to(session: SparkSession, lake: Lake) -> None:
     for name, value in settings(lake).items():
         if name != EXTENSIONS:
             session.conf.set(name, value)
+
+
+def of_s3(place: Place) -> dict[str, str]:
+    """Returns settings of the catalog for files on S3, without keys."""
+    if not isinstance(place, S3):
+        return {}
+    told = {
+        ".io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        ".client.region": place.service.region,
+    }
+    if place.service.endpoint:
+        told |= {".s3.endpoint": place.service.endpoint, ".s3.path-style-access": "true"}
+    return told
 
 
 def connection(lake: Lake) -> dict[str, str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from .flow_files import Account, FlowFile
 from .lake_file import LakeFile
+from .place import Found
 
 if TYPE_CHECKING:
     from .catalog import Lake
@@ -60,7 +60,7 @@ class Table(Protocol):
         """Takes files out for good, and says so in the accounts of their segments."""
         ...
 
-    def needs(self, path: Path) -> bool:
+    def needs(self, path: str) -> bool:
         """Returns whether a file is a part of the table, or was a short time ago."""
         ...
 
@@ -68,7 +68,7 @@ class Table(Protocol):
         """Makes files that were replaced longer ago be needed no more."""
         ...
 
-    def orphans(self) -> list[Path]:
+    def orphans(self) -> list[Found]:
         """Returns files of the table's own that nobody needs, beside those made of rows."""
         ...
 
@@ -111,7 +111,7 @@ class PlainTable:
                 self.lake.add_segment(account)
                 for file in files:
                     if file.rows:
-                        self.lake.insert(landed_file(self.lake, file))
+                        self.lake.insert(landed_file(file))
 
     def exchange(self, before: Sequence[LakeFile], after: LakeFile) -> None:
         """Puts a file in the place of others that have the same rows."""
@@ -125,20 +125,19 @@ class PlainTable:
             self.lake.expire_rows(counts)
             self.lake.replace(files)
 
-    def needs(self, path: Path) -> bool:
+    def needs(self, path: str) -> bool:
         """Returns whether the catalog names a file."""
-        return self.lake.names(self.lake.inside(path))
+        return self.lake.names(path)
 
     def forget(self, _grace_s: float) -> None:
         """Has nothing to do: the catalog says when a file was replaced."""
 
-    def orphans(self) -> list[Path]:
+    def orphans(self) -> list[Found]:
         """Returns nothing: there are no files but those of rows."""
         return []
 
 
-def landed_file(lake: Lake, file: FlowFile) -> LakeFile:
+def landed_file(file: FlowFile) -> LakeFile:
     """Returns what the catalog is told of a file that has landed and has rows."""
-    path = lake.inside(file.path)
     day = file.day or ""
-    return LakeFile(path, "flows", day, "", file.bytes, file.rows, file.first_us, file.last_us)
+    return LakeFile(file.name, "flows", day, "", file.bytes, file.rows, file.first_us, file.last_us)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -51,6 +53,21 @@ def s3(
     with of_s3.server(program, tmp_path_factory.mktemp("s3")) as begun:
         os.environ |= begun.environment
         yield begun
+
+
+@dataclass
+class Bucket:
+    """A place for a lake on S3, and the directory in which the server has it."""
+
+    url: str
+    directory: Path
+
+
+@pytest.fixture
+def bucket(s3: of_s3.Server) -> Bucket:
+    """A bucket of a test's own."""
+    name = f"lake-{uuid4().hex}"
+    return Bucket(f"s3://{name}/of/all", s3.make_bucket(name) / "of" / "all")
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pytest
 from tapdeck_lake import commit
 from tapdeck_lake.errors import LakeError
 from tapdeck_lake.flow_files import SCHEMA
+from tapdeck_lake.place import Disk
 from tapdeck_lake.reader import Reader
 
 from .synthetic import DAY_US, T0_US, write_flows
@@ -25,7 +26,7 @@ __all__ = ["fleet"]
 
 def good_and(fleet: Fleet, directory: Path) -> commit.Committed:
     """What comes of a commit of a good file behind what a directory has."""
-    write_flows(fleet.lake.landed / "zz", "zz", 1, fleet.rng, 10)
+    write_flows(fleet.landed / "zz", "zz", 1, fleet.rng, 10)
     done = commit.commit(fleet.lake)
     assert fleet.sound()["rows"] == 10, directory
     return done
@@ -37,18 +38,19 @@ def test_any_bit_of_a_files_end_may_be_wrong(tmp_path: Path) -> None:
     data = path.read_bytes()
     begin = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     reader, refused = Reader(), 0
+    whole = Disk(tmp_path), stem, [path.name]
     for at in range(begin, len(data), 3):
         for bit in (5, 7):
             harmed = bytearray(data)
             harmed[at] ^= 1 << bit
             path.write_bytes(harmed)
             try:
-                reader.read_segment(tmp_path, stem)
+                reader.read_segment(*whole)
             except LakeError:
                 refused += 1
     assert refused > (len(data) - begin) // 3
     path.write_bytes(data)
-    assert reader.read_segment(tmp_path, stem)[0].rows == 20
+    assert reader.read_segment(*whole)[0].rows == 20
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_any_bit_of_a_files_end_may_be_wrong(tmp_path: Path) -> None:
 def test_an_account_that_no_table_could_have_is_refused(
     fleet: Fleet, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = fleet.lake.landed / "berlin"
+    folder = fleet.landed / "berlin"
     stem = write_flows(folder, "berlin", 1, fleet.rng, 20, changes=changes)
     if "segment" in changes:
         (folder / f"{stem}.parquet").rename(folder / f"{changes['segment']}.parquet")
@@ -93,14 +95,14 @@ def write_whole(
 
 
 def test_rows_of_two_days_are_refused(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_whole(fleet.lake.landed / "berlin", fleet.rng, 2 * DAY_US)
+    path = write_whole(fleet.landed / "berlin", fleet.rng, 2 * DAY_US)
     assert good_and(fleet, path).faults == 1
     assert "has rows of 2026-01-01 and of 2026-01-02" in capsys.readouterr().err
 
 
 def test_a_file_without_times_is_refused(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in SCHEMA.names if name != "start"]
-    path = write_whole(fleet.lake.landed / "berlin", fleet.rng, 20, names)
+    path = write_whole(fleet.landed / "berlin", fleet.rng, 20, names)
     assert good_and(fleet, path).faults == 1
     assert "does not tell the times of its rows" in capsys.readouterr().err
 
@@ -109,13 +111,13 @@ def test_a_file_without_times_is_refused(fleet: Fleet, capsys: pytest.CaptureFix
 def test_a_sensor_has_one_folder(fleet: Fleet, name: bytes, says: str) -> None:
     stem = fleet.write("berlin", 1)
     fleet.ship("berlin")
-    other = fleet.lake.landed / os.fsdecode(name)
+    other = fleet.landed / os.fsdecode(name)
     other.mkdir()
-    data = (fleet.lake.landed / "berlin" / f"{stem}.parquet").read_bytes()
+    data = (fleet.landed / "berlin" / f"{stem}.parquet").read_bytes()
     (other / f"{stem}.parquet").write_bytes(data)
     done = tapdeck_lake("commit", "--lake", fleet.lake.directory)
     assert done.returncode == 1
-    assert f"{fleet.lake.landed}/{says}" in done.stderr
+    assert f"{fleet.landed}/{says}" in done.stderr
     assert "1 segment committed" in done.stderr
     assert fleet.sound()["rows"] == 50
 
@@ -125,6 +127,6 @@ def test_a_file_without_its_sensor_keeps_no_other_out(
 ) -> None:
     fleet = Fleet(tmp_path, kind="iceberg")
     names = [name for name in SCHEMA.names if name != "sensor"]
-    path = write_whole(fleet.lake.landed / "berlin", fleet.rng, 20, names)
+    path = write_whole(fleet.landed / "berlin", fleet.rng, 20, names)
     assert good_and(fleet, path).faults == 1
     assert "what it tells of its columns does not say so" in capsys.readouterr().err

@@ -1,11 +1,12 @@
 """One Iceberg table and three engines: what DuckDB, Spark and PyIceberg answer is the same.
 
-The catalog is in PostgreSQL. Spark runs on a master and two workers, and puts files together while
-the lake goes on.
+The catalog is in PostgreSQL, and the files are on S3 where a test does not say otherwise. Spark
+runs on a master and two workers, and puts files together while the lake goes on.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from datetime import UTC, datetime
@@ -24,9 +25,10 @@ from tapdeck_lake import commit, compact, expire, jobs, ship
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.engine import over_lake
 from tapdeck_lake.errors import LakeError
-from tapdeck_lake.iceberg import CATALOG, TABLE
+from tapdeck_lake.iceberg import CATALOG, TABLE, sum_of
 from tapdeck_lake.spark_settings import add_to, settings
 
+from .conftest import Bucket
 from .synthetic import DAY_US, T0_US
 from .test_lake import Fleet
 from .workers import first_worker_killed
@@ -81,7 +83,8 @@ def by_duckdb(lake: Lake) -> Answers:
 
 def by_pyiceberg(lake: Lake) -> Answers:
     """The table as PyIceberg reads it, found by its catalog alone."""
-    catalog = load_catalog(CATALOG, type="sql", uri=lake.server)
+    on_s3 = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": os.environ["AWS_REGION"]}
+    catalog = load_catalog(CATALOG, type="sql", uri=lake.server, **on_s3)
     db = duckdb.connect()
     db.execute("set TimeZone = 'UTC'")
     db.register("flows", catalog.load_table(TABLE).scan().to_arrow())
@@ -118,12 +121,19 @@ def filled(fleet: Fleet, segments: int = 6, rows: int = 500) -> Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, postgres: Server) -> Fleet:
+def fleet(
+    tmp_path: Path, postgres: Server, bucket: Bucket, request: pytest.FixtureRequest
+) -> Fleet:
     """A lake whose catalog is in PostgreSQL, with segments of two sensors and three days."""
     server = postgres.make(f"lake_{uuid4().hex}")
-    return filled(Fleet(tmp_path, kind="iceberg", server=server))
+    files = bucket.url if getattr(request, "param", "s3") == "s3" else ""
+    return filled(Fleet(tmp_path, kind="iceberg", server=server, files=files))
 
 
+on_disk_and_s3 = pytest.mark.parametrize("fleet", ["disk", "s3"], indirect=True)
+
+
+@on_disk_and_s3
 def test_three_engines_have_the_same_answers(fleet: Fleet, spark: SparkSession) -> None:
     wanted = by_duckdb(fleet.lake)
     assert wanted["rows"][0][0] == 6000
@@ -148,6 +158,7 @@ def test_three_engines_have_the_same_answers(fleet: Fleet, spark: SparkSession) 
     assert by_spark(spark, fleet.lake) == wanted
 
 
+@on_disk_and_s3
 def test_files_that_spark_made_are_removed_when_nobody_needs_them(
     fleet: Fleet, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,27 +166,34 @@ def test_files_that_spark_made_are_removed_when_nobody_needs_them(
     jobs.hosts(own)
     jobs.compact(own)
     fleet.lake = Lake(fleet.lake.directory)
-    data = fleet.lake.directory / "iceberg" / "tapdeck" / "flows" / "data"
-    made = set(data.glob("**/*"))
-    assert sum(path.suffix == ".parquet" for path in made) == 4
+    made = names(fleet, "data")
+    assert sum(name.endswith(".parquet") for name in made) == 4
     rows = fleet.rows()
     monkeypatch.setattr("tapdeck_lake.iceberg.UNNAMED_S", -1.0)
     expire.expire(fleet.lake, 0)
-    assert set(data.glob("**/*")) == made and fleet.rows() == rows
+    assert names(fleet, "data") == made and fleet.rows() == rows
     done = compact.compact(fleet.lake, 1 << 30)
     assert done.before == 0, "one file for each day and sensor is there"
     fleet.write("hamburg", 7, 50, begin_us=T0_US + DAY_US)
     fleet.settle("hamburg")
     compact.compact(fleet.lake, 1 << 30)
     expire.expire(fleet.lake, 0)
-    gone = made - set(data.glob("**/*"))
-    assert sorted(path.suffix for path in gone) == [".crc", ".parquet"]
+    gone = made - names(fleet, "data")
+    # Hadoop's sums are on disks alone.
+    sums = [] if fleet.lake.place.path("").startswith("s3://") else [".crc"]
+    assert sorted(Path(name).suffix for name in gone) == [*sums, ".parquet"]
     assert fleet.rows() == fleet.written("berlin", "hamburg")
     assert hosts_by_spark(own) and jobs.hosts(own).days == ["2026-01-02"]
     assert hosts_by_spark(own) == hosts_by_lake(fleet)
-    metadata = data.parent / "metadata"
-    for summed in metadata.glob(".*.crc"):
-        assert summed.with_name(summed.name[1:-4]).exists()
+    metadata = names(fleet, "metadata")
+    for name in metadata:
+        if name.endswith(".crc"):
+            assert sum_of(name) in metadata
+
+
+def names(fleet: Fleet, folder: str) -> set[str]:
+    """Files of the table's own."""
+    return {found.name for found in fleet.lake.place.files(f"iceberg/tapdeck/flows/{folder}")}
 
 
 def test_hosts_of_spark_are_those_of_the_lake(fleet: Fleet, spark: SparkSession) -> None:

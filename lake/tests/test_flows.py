@@ -17,7 +17,8 @@ import pytest
 from tapdeck_lake import check, commit, ship
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.engine import over_directories, over_lake
-from tapdeck_lake.flow_files import read_segment, stems
+from tapdeck_lake.flow_files import read_segment, segments_in
+from tapdeck_lake.place import Disk
 
 from .stores import SECOND, T0_NS, Segment, drawn_segment, run, udp, write_store
 
@@ -50,8 +51,12 @@ def test_a_segments_account_is_what_the_recorder_wrote(tapdeck: Path, tmp_path: 
     }
     names = write_store(tmp_path / "store", segments, tapdeck)
     out = flows(tapdeck, tmp_path / "store", tmp_path / "flows")
-    assert stems(out) == names
-    accounts = [read_segment(out, stem)[0] for stem in names]
+    found = {stem: files for (_, stem), files in segments_in(Disk(out).files("")).items()}
+    assert list(found) == names
+    accounts = [
+        read_segment(Disk(out), stem, [file.name for file in files])[0]
+        for stem, files in found.items()
+    ]
     told = [
         (a.sensor, a.packets, a.packets_in_rows, a.lost, a.unseen, a.cutoff, a.bytes_cutoff,
          a.shed_packets, a.shed_bytes)
@@ -81,7 +86,7 @@ def test_a_segments_account_is_what_the_recorder_wrote(tapdeck: Path, tmp_path: 
     assert checked.faults == []
     assert (checked.totals["packets"], checked.totals["lost"]) == (14, 3)
     # Segments and indexes came along, and answer as the store does.
-    there = lake.segments / "berlin"
+    there = lake.directory / "segments" / "berlin"
     wanted = ("query", "--count", "--dir")
     assert run(tapdeck, *wanted, there, "udp") == run(tapdeck, *wanted, tmp_path / "store", "udp")
 
@@ -219,7 +224,8 @@ def test_watching_ships_what_comes_and_ends_when_it_is_asked_to(
     with subprocess.Popen(command, cwd=LAKE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         landed = []
-        for number, stem in enumerate(stems(tables / "flows")):
+        found = segments_in(Disk(tables / "flows").files(""))
+        for number, (_, stem) in enumerate(found):
             for ending in ("index", "pcapng"):
                 copy = (tables / "store" / f"{stem}.{ending}").read_bytes()
                 (store / f"{stem}.{ending}").write_bytes(copy)
@@ -230,13 +236,13 @@ def test_watching_ships_what_comes_and_ends_when_it_is_asked_to(
                 assert stem in process.stderr.readline()
             (flows / ".draft").write_bytes((tables / "flows" / name).read_bytes())
             (flows / ".draft").rename(flows / name)
-            landed.append(lake.landed / "berlin" / name)
+            landed.append(lake.directory / "landed" / "berlin" / name)
             awaited(landed[-1].exists)
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == ""
     assert process.returncode == 1, "something was wrong for a while"
     assert commit.commit(lake).rows == len(over_directories([tables / "flows"]).sql("from flows"))
-    assert len(list((lake.segments / "berlin").glob("*.pcapng"))) == 4
+    assert len(list((lake.directory / "segments" / "berlin").glob("*.pcapng"))) == 4
 
 
 def awaited(condition: Callable[[], bool]) -> None:

@@ -20,6 +20,7 @@ import pytest
 from tapdeck_lake import check, commit, compact, expire, hosts, ship
 from tapdeck_lake.catalog import Lake
 
+from .conftest import Bucket
 from .synthetic import DAY_US, T0_US
 from .test_lake import Fleet, known_hosts
 
@@ -32,7 +33,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.test_kills"])
 
 
-def work(name: str, directory: Path) -> None:
+def work(name: str, directory: Path, environment: dict[str, str]) -> None:
+    os.environ |= environment
     lake = Lake(directory / "lake")
     if name == "ship":
         for sensor in SENSORS:
@@ -53,7 +55,7 @@ def killed_after(name: str, directory: Path, seconds: float) -> tuple[bool, floa
 
     Returns whether it was killed, and how long it ran.
     """
-    process = CONTEXT.Process(target=work, args=(name, directory))
+    process = CONTEXT.Process(target=work, args=(name, directory, dict(os.environ)))
     process.start()
     began = time.monotonic()
     process.join(seconds)
@@ -74,9 +76,15 @@ def add(fleet: Fleet, rng: random.Random, number: int) -> None:
             (store / f"{stem}.{ending}").write_bytes(rng.randbytes(50_000))
 
 
-@pytest.mark.parametrize("kind", ["files", "iceberg"])
-def test_killed_at_any_moment_no_row_is_missing_or_double(tmp_path: Path, kind: str) -> None:
-    fleet, rng = Fleet(tmp_path, SEED, kind), random.Random(SEED)
+@pytest.mark.parametrize(
+    ("kind", "is_on_s3"), [("files", False), ("iceberg", False), ("iceberg", True)]
+)
+def test_killed_at_any_moment_no_row_is_missing_or_double(
+    tmp_path: Path, kind: str, is_on_s3: bool, bucket: Bucket
+) -> None:
+    files = bucket.url if is_on_s3 else ""
+    fleet, rng = Fleet(tmp_path, SEED, kind, files=files), random.Random(SEED)
+    root = bucket.directory if is_on_s3 else fleet.lake.directory
     names = ["ship", "commit", "hosts", "compact", "expire"]
     kills = dict.fromkeys(names, 0)
     lasts = dict.fromkeys(names, 1.0)
@@ -105,12 +113,12 @@ def test_killed_at_any_moment_no_row_is_missing_or_double(tmp_path: Path, kind: 
     assert checked.totals["segments"] == number * len(SENSORS)
     known_hosts(fleet)
     for sensor in SENSORS:
-        store, there = tmp_path / f"{sensor}-store", fleet.lake.segments / sensor
+        store, there = tmp_path / f"{sensor}-store", root / "segments" / sensor
         assert contents(there) == contents(store)
     named = {file.path for kind in ("flows", "hosts") for file in fleet.lake.files(kind)}
     for kind in ("landed", "flows", "hosts"):
-        for path in (fleet.lake.directory / kind).rglob("*.parquet"):
-            is_named = path.relative_to(fleet.lake.directory).as_posix() in named
+        for path in (root / kind).rglob("*.parquet"):
+            is_named = path.relative_to(root).as_posix() in named
             assert is_named or path.name.startswith("."), path
 
 

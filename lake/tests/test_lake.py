@@ -22,12 +22,22 @@ class Fleet:
     """A lake, and sensors' directories of flow tables."""
 
     def __init__(
-        self, directory: Path, seed: int = 1, kind: str = "files", server: str = ""
+        self,
+        directory: Path,
+        seed: int = 1,
+        kind: str = "files",
+        server: str = "",
+        files: str = "",
     ) -> None:
         self.directory = directory
         self.rng = np.random.default_rng(seed)
         self.kind = kind
-        self.lake = Lake.init(directory / "lake", kind, server)
+        self.lake = Lake.init(directory / "lake", kind, server, files)
+
+    @property
+    def landed(self) -> Path:
+        """Where files arrive, of a lake on a disk."""
+        return self.lake.directory / "landed"
 
     def flows(self, sensor: str) -> Path:
         return self.directory / sensor
@@ -101,7 +111,7 @@ def test_what_is_delivered_again_counts_once(fleet: Fleet) -> None:
     rows = fleet.rows()
     compact.compact(fleet.lake)
     expire.expire(fleet.lake, grace_s=0)
-    assert list(fleet.lake.landed.glob("berlin/*.parquet")) == []
+    assert list(fleet.landed.glob("berlin/*.parquet")) == []
     # Its list of what was delivered is lost.
     for record in fleet.flows("berlin").glob(".tapdeck-lake-*"):
         record.unlink()
@@ -110,7 +120,7 @@ def test_what_is_delivered_again_counts_once(fleet: Fleet) -> None:
     assert commit.commit(fleet.lake).segments == 0
     assert fleet.rows() == rows
     assert expire.expire(fleet.lake).files == 6
-    assert list(fleet.lake.landed.glob("berlin/*.parquet")) == []
+    assert list(fleet.landed.glob("berlin/*.parquet")) == []
     assert fleet.rows() == rows
     fleet.sound()
 
@@ -229,9 +239,8 @@ def test_check_finds_what_is_wrong(fleet: Fleet, harm: str) -> None:
     if harm == "a file less":
         fleet.lake.table.drop([file], [])
     elif harm == "rows twice":
-        twice = fleet.lake.path(file).with_name("twice.parquet")
-        twice.write_bytes(fleet.lake.path(file).read_bytes())
-        path = fleet.lake.inside(twice)
+        path = file.path.replace("tapdeck-", "twice-")
+        fleet.lake.place.put(Path(fleet.lake.path(file)), path)
         fleet.lake.table.exchange([], replace(file, path=path))
     elif harm == "a file cut short":
         os.truncate(fleet.lake.path(file), file.bytes - 1)
@@ -256,7 +265,7 @@ def test_files_that_are_not_whole_are_refused_and_named(
     said = capsys.readouterr().err
     assert short in said and f"{day}.parquet: its segment has 50 rows in 2 files" in said
     # Also where the lake gets them from somebody else.
-    folder = fleet.lake.landed / "berlin"
+    folder = fleet.landed / "berlin"
     for stem in (short, day):
         (folder / f"{stem}.parquet").write_bytes((flows / f"{stem}.parquet").read_bytes())
     moved = folder.with_name("hamburg")
@@ -273,7 +282,7 @@ def test_no_damage_keeps_the_others_from_being_committed(
     fleet: Fleet, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = np.random.default_rng(seed)
-    folder = fleet.lake.landed / "berlin"
+    folder = fleet.landed / "berlin"
     damaged = 0
     for number in range(1, 31):
         fleet.write("berlin", number, 20)
@@ -323,7 +332,7 @@ def test_other_rows_by_a_known_name_are_told_and_kept(
     assert ship.ship(other, fleet.lake, None).faults == 1
     assert "name sensors differently" in capsys.readouterr().err
     # Also where it was brought by other means.
-    path = fleet.lake.landed / "berlin" / f"{stem}.parquet"
+    path = fleet.landed / "berlin" / f"{stem}.parquet"
     assert not path.exists()
     path.write_bytes((other / path.name).read_bytes())
     committed = commit.commit(fleet.lake)
@@ -362,9 +371,9 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(fleet: Fleet) ->
     compact.compact(fleet.lake)
     rows = fleet.rows()
     part = fleet.lake.files("flows")[0]
-    orphan = fleet.lake.path(part).with_name("part-0123.parquet")
+    orphan = Path(fleet.lake.path(part)).with_name("part-0123.parquet")
     orphan.write_bytes(b"not named")
-    new, old = (fleet.lake.landed / "berlin" / f".{age}.parquet.new" for age in ("new", "old"))
+    new, old = (fleet.landed / "berlin" / f".{age}.parquet.new" for age in ("new", "old"))
     for draft in (new, old):
         draft.write_bytes(b"half")
     yesterday = time.time() - 2 * 86_400

@@ -124,7 +124,7 @@ def test_a_directory_that_is_not_there_keeps_no_other_sensor_from_shipping(
     assert (task.name, task.runs, task.succeeded_s) == ("ship", 2, 0)
     said = capsys.readouterr().err
     assert said.count("tapdeck flows -o makes it") == 1, said
-    assert len(list((fleet.lake.landed / "hamburg").iterdir())) == 1
+    assert len(list((fleet.landed / "hamburg").iterdir())) == 1
     fleet.write("berlin", 1)
     serve.run(task)
     assert task.succeeded_s > 0

@@ -1,0 +1,435 @@
+"""Where the files of a lake lie: on a disk, or on S3.
+
+A file has a name from there on, such as `landed/berlin/STEM.parquet`, a path by which DuckDB and
+messages know it, and a URI by which Iceberg does. Whatever writes one, it is there whole or not at
+all. Engines read files by themselves; this is for whoever lists, looks at, puts and removes them.
+
+What S3 is asked with stands in the environment, as `tapdeck-remote` has it: `AWS_ENDPOINT_URL`,
+`AWS_REGION`, `AWS_ACCESS_KEY_ID` and their like. It is never written into a lake.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+from . import durable
+from .errors import LakeError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+SCHEME = "s3://"
+MARK = "lake.json"
+"""The object by which a lake on S3 is known."""
+VERSION = 1
+PART_BYTES = 64 << 20
+"""How much of a file S3 is given at once: a range over the end of a part takes longer to read."""
+AT_ONCE = 2
+"""Parts of a file under way."""
+TRIES = 3
+PATIENCE = timedelta(seconds=30)
+"""How long an answer of S3's may take, and how often it is asked."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file, and when it was written and changed, UTC microseconds since 1970.
+
+    One that got another name was changed.
+    """
+
+    name: str
+    bytes: int
+    written_us: int
+    changed_us: int
+
+
+class Place(Protocol):
+    """Where files lie. Names of others, elsewhere, are absolute."""
+
+    def path(self, name: str) -> str:
+        """Returns a file's path, as DuckDB and messages have it."""
+        ...
+
+    def uri(self, name: str) -> str:
+        """Returns a file's URI, as Iceberg's metadata has it."""
+        ...
+
+    def name_of(self, uri: str) -> str:
+        """Returns the name of a file. Raises LakeError where nobody here could read it."""
+        ...
+
+    def begin(self, folders: Sequence[str], is_again: bool) -> None:
+        """Makes what a lake begins with. Raises LakeError where there is something else.
+
+        `is_again` says that an attempt may have been killed here.
+        """
+        ...
+
+    def look(self, name: str) -> Found | None:
+        """Returns what is known of a file; None where it is not there."""
+        ...
+
+    def files(self, folder: str) -> Iterator[Found]:
+        """Gives all files in a folder and in those in it, drafts too."""
+        ...
+
+    def open(self, name: str) -> io.IOBase:
+        """Opens a file to be read. Raises FileNotFoundError where it is not there."""
+        ...
+
+    def put(self, source: Path, name: str) -> None:
+        """Copies a file there. Raises FileNotFoundError where the source is gone."""
+        ...
+
+    def draft(self, name: str, scratch: Path) -> AbstractContextManager[Path]:
+        """Gives a path to write a file at, which is there when all of it is written.
+
+        `scratch` is a folder for what is to lie elsewhere.
+        """
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes a file, unless it is gone."""
+        ...
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A directory."""
+
+    directory: Path
+
+    def path(self, name: str) -> str:
+        """Returns a file's path."""
+        return str(self.directory / name)
+
+    def uri(self, name: str) -> str:
+        """Returns a file's URI."""
+        return f"file://{self.directory / name}"
+
+    def name_of(self, uri: str) -> str:
+        """Returns the name of a file. Raises LakeError where it lies on no disk."""
+        if urlsplit(uri).scheme not in ("", "file"):
+            raise LakeError(f"{uri} lies on no disk of this machine")
+        path = Path(uri.removeprefix("file://").removeprefix("file:"))
+        if path.is_relative_to(self.directory):
+            return path.relative_to(self.directory).as_posix()
+        return str(path)
+
+    def begin(self, folders: Sequence[str], is_again: bool) -> None:
+        """Makes folders."""
+        for name in folders:
+            (self.directory / name).mkdir(exist_ok=True)
+
+    def look(self, name: str) -> Found | None:
+        """Returns what is known of a file; None where it is not there."""
+        try:
+            told = (self.directory / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Found(name, told.st_size, told.st_mtime_ns // 1000, told.st_ctime_ns // 1000)
+
+    def files(self, folder: str) -> Iterator[Found]:
+        """Gives all files in a folder and in those in it, drafts too."""
+        for directory, _, names in os.walk(self.directory / folder, onerror=unless_gone):
+            inside = Path(directory).relative_to(self.directory).as_posix()
+            for name in names:
+                # What goes meanwhile is not there.
+                found = self.look(name if inside == "." else f"{inside}/{name}")
+                if found is not None:
+                    yield found
+
+    def open(self, name: str) -> io.IOBase:
+        """Opens a file to be read."""
+        return (self.directory / name).open("rb")
+
+    def put(self, source: Path, name: str) -> None:
+        """Copies a file there."""
+        durable.copy(source, self.directory / name)
+
+    @contextmanager
+    def draft(self, name: str, _scratch: Path) -> Iterator[Path]:
+        """Gives a path to write a file at, which gets its name when all of it is written."""
+        path = self.directory / name
+        durable.make_directory(path.parent)
+        yield durable.draft_of(path)
+        durable.publish(path)
+
+    def remove(self, name: str) -> None:
+        """Removes a file, unless it is gone."""
+        (self.directory / name).unlink(missing_ok=True)
+
+
+def unless_gone(error: OSError) -> None:
+    """Raises what kept a folder from being read, unless that is not there."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+@dataclass(frozen=True)
+class Service:
+    """What is asked for buckets."""
+
+    endpoint: str
+    """Its URL; empty for Amazon's."""
+    region: str
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it is asked by TLS."""
+        return not self.endpoint.startswith("http://")
+
+    @classmethod
+    def of_environment(cls) -> Service:
+        """Returns what the environment names. Raises LakeError where that cannot be asked."""
+        endpoint = os.environ.get("AWS_ENDPOINT_URL", "") or os.environ.get("AWS_ENDPOINT", "")
+        try:
+            parts = urlsplit(endpoint)
+            scheme, host, _ = parts.scheme, parts.hostname or "", parts.port
+        except ValueError:
+            scheme = host = ""
+        if endpoint and (scheme not in ("http", "https") or not host):
+            raise LakeError(
+                f"AWS_ENDPOINT_URL is {endpoint}: it is to be as https://HOST:PORT, or not set for "
+                "Amazon's S3"
+            )
+        if scheme == "http" and not is_this_machine(host):
+            raise LakeError(
+                f"AWS_ENDPOINT_URL is {endpoint}: without TLS only this machine is asked; use https"
+            )
+        region = os.environ.get("AWS_REGION", "") or os.environ.get("AWS_DEFAULT_REGION", "")
+        return cls(endpoint.rstrip("/"), region or "us-east-1")
+
+
+def is_this_machine(host: str) -> bool:
+    """Returns whether a host is this one, without asking for its address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True)
+class S3:
+    """A prefix in a bucket."""
+
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> S3:
+        """Returns what a URL names. Raises LakeError where it names no place for a lake."""
+        bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
+        prefix = prefix.strip("/")
+        parts = prefix.split("/") if prefix else []
+        has_dots = any(part in ("", ".", "..") for part in parts)
+        if not url.startswith(SCHEME) or not bucket or has_dots:
+            raise LakeError(f"{url} is no place for a lake: name it as s3://BUCKET/PREFIX")
+        odd = sorted(c for c in {*url} if c in "?#%*[]\\" or c.isspace() or not c.isprintable())
+        if odd:
+            raise LakeError(f"{url} has {odd[0]!r}, which URLs have another use for: rename it")
+        return cls(bucket, prefix)
+
+    @cached_property
+    def service(self) -> Service:
+        """Who is asked."""
+        return Service.of_environment()
+
+    @cached_property
+    def store(self) -> S3Store:
+        """The bucket, from the prefix on."""
+        # What it needs takes a while to be read.
+        from obstore.store import S3Store
+
+        service = self.service
+        told = {"region": service.region}
+        if service.endpoint:
+            told["endpoint"] = service.endpoint
+        return S3Store(
+            self.bucket,
+            prefix=self.prefix or None,
+            config=told,  # type: ignore[arg-type]
+            client_options={"allow_http": not service.is_encrypted, "timeout": PATIENCE},
+            retry_config={"max_retries": TRIES - 1, "retry_timeout": PATIENCE * TRIES},
+        )
+
+    def __reduce__(self) -> tuple[type[S3], tuple[str, str]]:
+        # A connection cannot be given to another process.
+        return S3, (self.bucket, self.prefix)
+
+    def path(self, name: str) -> str:
+        """Returns a file's URL."""
+        if name.startswith(SCHEME):
+            return name
+        root = f"{SCHEME}{self.bucket}/{self.prefix}".rstrip("/")
+        return f"{root}/{name}" if name else root
+
+    uri = path
+
+    def name_of(self, uri: str) -> str:
+        """Returns the name of a file. Raises LakeError where it does not lie on S3."""
+        # Hadoop has a name of its own for the same.
+        if uri.startswith("s3a://"):
+            uri = SCHEME + uri.removeprefix("s3a://")
+        if not uri.startswith(SCHEME):
+            raise LakeError(f"{uri} does not lie on S3, where the lake has its files")
+        return uri.removeprefix(self.path("") + "/")
+
+    def begin(self, folders: Sequence[str], is_again: bool) -> None:
+        """Puts the object by which the lake is known."""
+        for found in self.files(""):
+            is_own = found.name == MARK or found.name.startswith("iceberg/")
+            if not (is_again and is_own):
+                raise LakeError(
+                    f"{self.path('')} is not empty: name a prefix of its own for the lake"
+                )
+        import obstore
+
+        with self.told_as_ours(MARK):
+            obstore.put(self.store, MARK, json.dumps({"version": VERSION}).encode())
+
+    def must_be_lake(self) -> None:
+        """Raises LakeError where there is no lake."""
+        if self.look(MARK) is None:
+            where = self.path("")
+            raise LakeError(f"{where} is no lake: tapdeck-lake init --files {where} DIR")
+
+    def look(self, name: str) -> Found | None:
+        """Returns what is known of a file; None where it is not there."""
+        import obstore
+
+        with self.told_as_ours(name):
+            try:
+                told = obstore.head(self.store, name)
+            except FileNotFoundError:
+                return None
+        return found_of(dict(told))
+
+    def files(self, folder: str) -> Iterator[Found]:
+        """Gives all files in a folder and in those in it."""
+        with self.told_as_ours(folder):
+            listing = iter(self.store.list(folder or None))
+        while True:
+            with self.told_as_ours(folder):
+                some = next(listing, None)
+            if some is None:
+                return
+            for told in some:
+                yield found_of(dict(told))
+
+    def open(self, name: str) -> io.IOBase:
+        """Opens a file to be read."""
+        found = self.look(name)
+        if found is None:
+            raise FileNotFoundError(2, "is not there", self.path(name))
+        return Ranges(self, found)
+
+    def put(self, source: Path, name: str) -> None:
+        """Copies a file there."""
+        import obstore
+
+        with source.open("rb") as file, self.told_as_ours(name):
+            obstore.put(self.store, name, file, chunk_size=PART_BYTES, max_concurrency=AT_ONCE)
+
+    @contextmanager
+    def draft(self, name: str, scratch: Path) -> Iterator[Path]:
+        """Gives a path to write a file at, which is put there when all of it is written."""
+        scratch.mkdir(exist_ok=True)
+        path = scratch / uuid.uuid4().hex
+        try:
+            yield path
+            self.put(path, name)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        """Removes a file, unless it is gone."""
+        import obstore
+
+        with self.told_as_ours(name), suppress(FileNotFoundError):
+            obstore.delete(self.store, name)
+
+    @contextmanager
+    def told_as_ours(self, name: str) -> Iterator[None]:
+        """Makes what S3 refuses to failures of the lake."""
+        from obstore.exceptions import BaseError
+
+        try:
+            yield
+        except FileNotFoundError:
+            raise FileNotFoundError(2, "is not there", self.path(name)) from None
+        except (BaseError, OSError) as error:
+            why = str(error).strip().split("\n", 1)[0]
+            raise LakeError(
+                f"{self.path(name)} cannot be asked for or written ({why}): see whether the server "
+                "answers, and AWS_ENDPOINT_URL, AWS_REGION and the keys are right"
+            ) from None
+
+
+class Ranges(io.RawIOBase):
+    """A file on S3, read as others are."""
+
+    def __init__(self, place: S3, found: Found) -> None:
+        super().__init__()
+        self.place, self.found, self.at = place, found, 0
+
+    def readable(self) -> bool:
+        """Says that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Says that it can be read from anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """Returns where it is read next."""
+        return self.at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Says where it is read next."""
+        begins = {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self.found.bytes}
+        self.at = begins[whence] + offset
+        return self.at
+
+    def readinto(self, buffer: bytearray, /) -> int:  # type: ignore[override]
+        """Reads, and returns how many bytes that were."""
+        import obstore
+
+        end = min(self.at + len(buffer), self.found.bytes)
+        if end <= self.at:
+            return 0
+        with self.place.told_as_ours(self.found.name):
+            got = obstore.get_range(
+                self.place.store, self.found.name, start=self.at, end=end
+            ).to_bytes()
+        buffer[: len(got)] = got
+        self.at += len(got)
+        return len(got)
+
+
+def found_of(told: dict[str, object]) -> Found:
+    """Returns what S3 tells of an object."""
+    at, size = told["last_modified"], told["size"]
+    if not isinstance(at, datetime) or not isinstance(size, int):
+        raise AssertionError("an object has a length and a time")
+    written_us = int(at.timestamp()) * 1_000_000
+    # It is told in seconds, and may have been written at the end of one.
+    return Found(str(told["path"]), size, written_us, written_us + 999_999)
+
+
+def place_of(url: str, directory: Path) -> Place:
+    """Returns the place of a lake's files: what a URL names, or a directory where it is empty."""
+    return S3.parse(url) if url else Disk(directory)
