@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
-from . import cutoff, interrupt, methods, nodrop, readers, restart, samplers, slowdisk
+from . import cutoff, fleet, interrupt, methods, nodrop, readers, restart, samplers, slowdisk
 from .build import Build
 from .capture import Capture
 from .methods import Context, Failed, Method, Missing, Refused
@@ -58,6 +58,8 @@ class Lab:
     no_drop_pps: dict[str, float] = field(default_factory=dict)
     """Rates without a loss that were found, by the settings of the run."""
     tools: Path = field(default_factory=methods.build_tools)
+    lake: Path = fleet.PROGRAM
+    """The program that ships flow tables."""
 
 
 @dataclass
@@ -100,7 +102,7 @@ def measure(lab: Lab, settings: Settings, seed: int) -> Measured:
     method = methods.ALL[settings["method"]]
     if why := method.refuses(settings) or _contradiction(settings):
         raise Refused(why)
-    if missing := method.missing():
+    if missing := method.missing() or _missing(lab, settings):
         raise Missing(missing)
     _check_room(lab, settings)
     directory = Path(tempfile.mkdtemp(prefix="run", dir=lab.work))
@@ -115,14 +117,20 @@ def measure(lab: Lab, settings: Settings, seed: int) -> Measured:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def _missing(lab: Lab, s: Settings) -> str:
+    return fleet.missing(lab.lake) if s["query"] == "fleet" else ""
+
+
 def _contradiction(s: Settings) -> str:
     asks = s["query"] != "none" or s["flow_query"]
-    if asks and not s["mark_every_s"]:
+    if (s["query"] not in ("none", "fleet") or s["flow_query"]) and not s["mark_every_s"]:
         return "queries ask for marked packets: set mark_every_s"
     if asks and s["store"] != "disk":
         return "queries ask for what is stored: set store to disk"
     if s["query"] == "readers" and not s["method"].startswith("tapdeck-"):
         return "the gateway reads tapdeck's stores: set query to own or scan"
+    if s["query"] == "fleet" and not isinstance(methods.ALL[s["method"]], methods.Tapdeck):
+        return "flow tables are made of tapdeck's stores: set query to own or scan"
     if s["disk_stop_s"] and not s["disk_limit_mib"]:
         return "only a limited disk can stop: set disk_limit_mib"
     if s["disk_limit_mib"] and (s["store"] != "disk" or s["load"] != "none" or s["apps"] > 1):
@@ -329,7 +337,7 @@ def _generate(
     command: list[str],
     s: Settings,
     record: Path,
-    asker: Asker | readers.Readers | None,
+    asker: Asking | None,
     interruption: restart.Interruption | None,
 ) -> Sent:
     seconds = 120 + 3 * (s["seconds"] + s["warmup_s"]) + s["packets"] / 1e3
@@ -349,6 +357,8 @@ def _generate(
         if interruption:
             interruption.take_place(process)
         out, error = process.communicate(timeout=seconds)
+        if isinstance(asker, fleet.Fleet) and not process.returncode:
+            asker.deliver()
     except subprocess.TimeoutExpired as late:
         raise Failed(f"the generator took more than {seconds:.0f} s") from late
     finally:
@@ -523,13 +533,19 @@ class Asker(threading.Thread):
             self.join()
 
 
-def _asker(lab: Lab, s: Settings, bed: Bed, capture: Capture) -> Asker | readers.Readers | None:
+Asking = Asker | readers.Readers | fleet.Fleet
+"""Who reads what is stored while packets come."""
+
+
+def _asker(lab: Lab, s: Settings, bed: Bed, capture: Capture) -> Asking | None:
     if s["query"] == "none":
         return None
     directory = capture.contexts[0].directory
     if s["query"] == "readers":
         delay_s = 0.2 * s["seconds"]
         return readers.Readers(lab.build, directory / "store", s["capture_cpu"], delay_s)
+    if s["query"] == "fleet":
+        return fleet.Fleet(lab.build, lab.lake, directory / "store", s["capture_cpu"])
     if s["query"] == "own" and isinstance(capture.method, methods.Tapdeck):
         words = [
             str(lab.build.tapdeck),
@@ -616,12 +632,10 @@ def _time(command: list[str]) -> tuple[float, float, int]:
     return 1e3 * first, 1e3 * (time.monotonic() - begin), lines
 
 
-def _asked(
-    s: Settings, sent: Sent, first_packet: float, asker: Asker | readers.Readers | None
-) -> dict[str, float]:
+def _asked(s: Settings, sent: Sent, first_packet: float, asker: Asking | None) -> dict[str, float]:
     if not asker:
         return {}
-    if isinstance(asker, readers.Readers):
+    if isinstance(asker, readers.Readers | fleet.Fleet):
         return asker.metrics()
     done = asker.answers
     metrics = {

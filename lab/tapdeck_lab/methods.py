@@ -304,6 +304,8 @@ class Tapdeck(Method):
             words += ["--persist", PERSIST, "--flush", "100ms"]
         if s["segment_mib"] != SETTINGS["segment_mib"].default:
             words += ["--segment-size", f"{s['segment_mib']}MiB"]
+        if s["segment_time"] != SETTINGS["segment_time"].default:
+            words += ["--segment-time", s["segment_time"]]
         if s["sync_interval"] != SETTINGS["sync_interval"].default:
             words += ["--sync-interval", s["sync_interval"]]
         if s["on_overload"] != SETTINGS["on_overload"].default:

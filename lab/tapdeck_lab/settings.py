@@ -40,6 +40,7 @@ RATE = re.compile(
 SIZE = re.compile(r"\d+|\d+-\d+|normal:\d+-\d+|imix|dist:[\w.-]+")
 LOAD = re.compile(r"none|copy:\d+|zlib:\d|gzip:\d")
 SYNC = re.compile(r"off|\d+(ms|s)")
+TIME = re.compile(r"\d+(ms|s)")
 CUTOFF = re.compile(r"off|\d+((K|M|G)iB)?")
 CPUS = re.compile(r"(\d+(,\d+)*)?")
 
@@ -76,6 +77,7 @@ class Settings(TypedDict):
     store: str
     index: bool
     segment_mib: int
+    segment_time: str
     sync_interval: str
     on_overload: str
     cutoff: str
@@ -198,6 +200,9 @@ SETTINGS: dict[str, Setting] = {
     "store": Setting("disk", _one_of("disk", "none"), "where packets go"),
     "index": Setting(True, _one_of(True, False), "whether tapdeck indexes what it stores"),
     "segment_mib": Setting(1024, _number(64, 2**20, whole=True), "size of tapdeck's segments, MiB"),
+    "segment_time": Setting(
+        "60s", _pattern(TIME, "a time like 5s"), "age at which tapdeck closes a segment"
+    ),
     "sync_interval": Setting(
         "5s", _pattern(SYNC, "a time like 5s, or off"), "how soon what tapdeck wrote is durable"
     ),
@@ -235,8 +240,9 @@ SETTINGS: dict[str, Setting] = {
     # By tapdeck's index, where there is one; otherwise by a scan.
     "query": Setting(
         "none",
-        _one_of("none", "own", "scan", "readers"),
-        "what asks meanwhile, over and over: for marked packets, or 50 readers at the gateway",
+        _one_of("none", "own", "scan", "readers", "fleet"),
+        "what reads meanwhile: who asks for marked packets over and over, 50 readers at the "
+        "gateway, or who makes flow tables and ships them",
     ),
     "flow_query": Setting(
         False, _one_of(True, False), "whether the marked conversation is asked for afterwards, too"

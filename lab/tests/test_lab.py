@@ -9,16 +9,17 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pandas as pd
 import pytest
 from invent import MACHINE
 
 from tapdeck_lab import __main__ as command_line
-from tapdeck_lab import analysis, cycle, readers, results, scenario, settings
+from tapdeck_lab import analysis, cycle, fleet, readers, results, scenario, settings
 from tapdeck_lab.build import Build, BuildError
 from tapdeck_lab.cycle import Lab
-from tapdeck_lab.methods import TAPDECK_HOOKS, Missing, Refused
+from tapdeck_lab.methods import TAPDECK_HOOKS, Failed, Missing, Refused
 from tapdeck_lab.settings import Settings
 
 LAB = Path(__file__).parents[1]
@@ -342,6 +343,86 @@ def test_readers_ask_the_gateway_meanwhile(lab: Lab, monkeypatch: pytest.MonkeyP
     assert metrics["answered_mib"] > 0
     with pytest.raises(Refused, match="the gateway reads tapdeck's stores"):
         cycle.measure(lab, values | {"method": "tcpdump"}, 1)
+
+
+SHIP = """\
+trap 'exit 0' INT
+while sleep 0.1; do
+    cp "$flows"/*.parquet "$lake/landed/here/" 2>/dev/null
+done
+"""
+"""Brings to a lake whatever is there, until it is asked to end."""
+
+
+def stand_in(directory: Path, ship: str) -> Path:
+    """Put a script where the lake's program is, which needs an environment of its own.
+
+    It takes the words of `tapdeck-lake init DIR` and `ship --flows DIR --lake DIR --watch`.
+    """
+    venv = directory / ".venv"
+    venv.mkdir(parents=True)
+    for place in (directory, venv):
+        (place / "requirements.txt").write_text("nothing\n")
+    program = directory / "tapdeck-lake"
+    program.write_text(
+        "#!/bin/sh\n"
+        '[ "$1" = init ] && exec mkdir -p "$2/landed/here"\n'
+        '[ "$1 $2 $4 $6" = "ship --flows --lake --watch" ] || exit 2\n'
+        f"flows=$3 lake=$5\n{ship}"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def beside_a_fleet(**others: object) -> Settings:
+    values = {"method": "tapdeck-xdp", "rate": "5kpps", "query": "fleet", "segment_time": "500ms"}
+    return cast(Settings, settings.defaults() | values | others)
+
+
+def test_flow_tables_are_made_and_shipped_meanwhile(lab: Lab, tmp_path: Path) -> None:
+    lab.lake = stand_in(tmp_path / "lake", SHIP)
+    metrics = cycle.measure(lab, beside_a_fleet(seconds=6.0), 1).metrics
+    assert metrics["lost"] == 0
+    assert 1 <= metrics["shipped"] <= metrics["tables"] <= metrics["segments"]
+    assert metrics["segments"] >= 3
+    with pytest.raises(Refused, match="flow tables are made of tapdeck's stores"):
+        cycle.measure(lab, beside_a_fleet(method="tcpdump"), 1)
+
+
+def test_a_run_that_is_shorter_than_a_segment_waits_for_the_first_one(
+    lab: Lab, tmp_path: Path
+) -> None:
+    lab.lake = stand_in(tmp_path / "lake", SHIP)
+    metrics = cycle.measure(lab, beside_a_fleet(seconds=0.1), 1).metrics
+    assert metrics["shipped"] == 0 and metrics["lost"] == 0
+
+
+@pytest.mark.parametrize(
+    ("ship", "why"),
+    [
+        ("echo no room >&2; exit 1", "tapdeck-lake ship ended with 1: no room"),
+        ("exit 0", "tapdeck-lake ship ended with 0: it said nothing"),
+        ("exec sleep 1000", "tapdeck-lake ship shipped nothing"),
+        # What it could not ship it tells when it ends.
+        (SHIP.replace("exit 0", "exit 1"), "tapdeck-lake ship ended with 1"),
+    ],
+)
+def test_a_run_fails_with_what_was_to_go_on_beside_it(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ship: str, why: str
+) -> None:
+    monkeypatch.setattr(fleet, "PATIENCE_S", 10.0)
+    lab.lake = stand_in(tmp_path / "lake", ship)
+    with pytest.raises(Failed, match=why):
+        cycle.measure(lab, beside_a_fleet(seconds=1.0), 1)
+
+
+def test_a_lake_without_its_environment_is_named_with_what_makes_it(
+    lab: Lab, tmp_path: Path
+) -> None:
+    lab.lake = stand_in(tmp_path / "lake", SHIP)
+    (tmp_path / "lake" / "requirements.txt").write_text("of another day\n")
+    with pytest.raises(Missing, match=r"scripts/setup.sh --fleet"):
+        cycle.measure(lab, beside_a_fleet(), 1)
 
 
 @pytest.mark.parametrize("method", ["tapdeck-xdp", "tcpdump"])
