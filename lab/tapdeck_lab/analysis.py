@@ -357,7 +357,8 @@ def goals(loaded: Loaded) -> list[GoalRow]:
         ours = by_method.get(goal.method)
         reached = None
         if ours and not math.isnan(ours.median):
-            reached = ours.median <= goal.goal if goal.at_most else ours.median >= goal.goal
+            most = ours.median if goal.goal else ours.max
+            reached = most <= goal.goal if goal.at_most else ours.median >= goal.goal
         rows.append(GoalRow(loaded.scenario.name, goal, by_method, reached))
     return rows
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -216,6 +216,7 @@ def _cycle(
         slow as disk,
         Capture(method, bed, context) as capture,
         samplers.Sampler(lab.sample_s, bed.namespace, bed.device, lab.work) as sampler,
+        ExitStack() as stack,
     ):
         sampler.pids = capture.pids
         before = bed.received()
@@ -224,6 +225,8 @@ def _cycle(
             disk.take(capture)
             disk.stop_in_time(bed.received)
         asker = _asker(lab, settings, bed, capture)
+        if isinstance(asker, fleet.Fleet):
+            stack.callback(asker.stop)
         interruption = None
         if settings["interruption"] != "none":
             interruption = restart.Interruption(capture, settings, seed)
@@ -255,6 +258,8 @@ def _cycle(
             counts = capture.counts() or [methods.Counts(arrived, arrived)]
         if arrived == 0:
             raise Failed("nothing arrived at the far end")
+        if isinstance(asker, fleet.Fleet):
+            asker.deliver(offered - min(min(c.captured, arrived) for c in counts))
     begin, end = _begin_and_end(sent, bed, sampler)
     metrics = _metrics(sent, offered, arrived, counts)
     metrics |= _costs(settings, sent, arrived, used_before, used_after)
@@ -357,12 +362,13 @@ def _generate(
         if interruption:
             interruption.take_place(process)
         out, error = process.communicate(timeout=seconds)
-        if isinstance(asker, fleet.Fleet) and not process.returncode:
-            asker.deliver()
+        if isinstance(asker, fleet.Fleet):
+            asker.note()
     except subprocess.TimeoutExpired as late:
         raise Failed(f"the generator took more than {seconds:.0f} s") from late
     finally:
-        if asker:
+        # Flow tables are still made and shipped of what was recorded.
+        if asker and not isinstance(asker, fleet.Fleet):
             asker.stop()
         if process and process.poll() is None:
             process.kill()

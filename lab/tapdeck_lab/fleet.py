@@ -70,17 +70,27 @@ class Fleet:
                     start_new_session=True,
                 )
 
-    def deliver(self) -> None:
-        """Note what was done while packets came, and end both once a segment has been shipped.
+    def note(self) -> None:
+        """Note what was done while packets came."""
+        self._meanwhile = self._done()
+
+    def deliver(self, lost: float) -> None:
+        """Wait until a segment has been shipped, and end both.
 
         A run may be too short for that; what was done after it is in no metric.
 
         Raises
         ------
         Failed
-            One of them ended by itself or with an error, or did nothing.
+            One of them ended by itself or with an error, or did nothing. It also says how many
+            packets were lost.
         """
-        self._meanwhile = self._done()
+        try:
+            self._deliver()
+        except Failed as why:
+            raise Failed(f"{why}; {lost:,.0f} packets were lost") from None
+
+    def _deliver(self) -> None:
         patience = time.monotonic() + PATIENCE_S
         while True:
             for name, process in self._processes.items():

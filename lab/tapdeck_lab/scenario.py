@@ -136,7 +136,8 @@ class Claim:
 class Goal:
     """What the design promises: a metric of `method` is at least (or at most) `goal`.
 
-    Or its ratio: to that of the method `of`, or to its own at the levels `than`.
+    Or its ratio: to that of the method `of`, or to its own at the levels `than`. The median of the
+    runs counts; where nothing at all is allowed, each of them does.
     """
 
     says: str

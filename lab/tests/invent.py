@@ -36,7 +36,9 @@ def metrics(settings: Settings, rng: random.Random) -> dict[str, float]:
     size = settings["size"]
     mean = float(size) if size.isdigit() else 640.0
     asked = (
-        2.1e6 if settings["rate"].startswith("disk") else min(9e6, pps_of(settings["rate"], mean))
+        2.1e6
+        if settings["rate"].startswith(("disk", "no-drop"))
+        else min(9e6, pps_of(settings["rate"], mean))
     )
     sent = asked * settings["seconds"]
     captured = min(sent, pace * settings["seconds"] * 600 / (600 + mean))

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from invent import invent
 
@@ -154,6 +155,18 @@ def test_goals_are_ratios_to_other_levels(tmp_path: Path) -> None:
     runs = loaded.good[(loaded.good["method"] == "tapdeck") & (loaded.good["case"] == "worst")]
     one, many = (runs[runs["signatures"] == n]["captured_pps"] for n in ("1", "500"))
     assert worst.median == pytest.approx(many.median() / one.mean())
+
+
+def test_where_nothing_is_allowed_each_run_counts(tmp_path: Path) -> None:
+    invent(tmp_path, load("readers"))
+    few = read(tmp_path)["readers"]
+    runs = pd.concat([few.runs] * 4, ignore_index=True)
+    beside = runs.index[(runs["f.questions"] == "readers") & (runs["status"] == "ok")]
+    runs["m.lost"] = 0.0
+    for lost, is_reached in ((0.0, True), (1.0, False)):
+        runs.loc[beside[0], "m.lost"] = lost
+        (goal,) = analysis.goals(results.Loaded(few.scenario, runs, few.planned))
+        assert len(beside) > 5 and goal.reached is is_reached
 
 
 def test_an_analysis_of_variance_leaves_incomplete_methods_out(out: Path) -> None:
