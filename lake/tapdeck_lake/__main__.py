@@ -219,12 +219,12 @@ def run_ship(options: argparse.Namespace) -> int:
         lake.must_be_lake()
     else:
         lake = Lake(Path(options.lake))
-    shipper = ship.Shipper(options.flows, lake, options.segments)
     if not options.watch:
-        done = shipper.run()
+        done = ship.ship(options.flows, lake, options.segments)
         say(ship.said(done))
         return FAILED if done.faults else DONE
     stop = asked_to_stop()
+    shipper = ship.Shipper(options.flows, lake, options.segments, stop.is_set)
     faults = 0
     while not stop.is_set():
         faults += shipper.look().faults
@@ -253,9 +253,10 @@ def run_serve(options: argparse.Namespace) -> int:
         expire_s=options.expire_every,
         keep_days=options.keep_days,
     )
-    shippers = [ship.Shipper(flows, lake, None) for flows in options.flows]
+    stop = asked_to_stop()
+    shippers = [ship.Shipper(flows, lake, None, stop.is_set) for flows in options.flows]
     tasks = serve.tasks_of(lake, shippers, plan)
-    serve.serve(lake, tasks, options.listen, asked_to_stop())
+    serve.serve(lake, tasks, options.listen, stop)
     return DONE
 
 

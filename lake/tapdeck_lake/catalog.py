@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,7 +87,10 @@ LANDED = "landed"
 SEGMENTS = "segments"
 """The same of packets."""
 FOLDERS = (LANDED, "flows", "hosts", SEGMENTS)
-MADE = {*FOLDERS, "iceberg.db", "iceberg", durable.draft_of(Path(NAME)).name}
+BEGUN = ".begun"
+"""What a lake has while it is made: a word that no other has."""
+DRAFTS = {durable.draft_of(Path(name)).name for name in (NAME, BEGUN)}
+MADE = {*FOLDERS, *DRAFTS, "iceberg.db", "iceberg", BEGUN}
 """What `Lake.init` makes before the catalog has its name."""
 
 COLUMNS = ", ".join(LakeFile.__annotations__)
@@ -152,25 +156,27 @@ class Lake:
         directory = directory.resolve()
         place = place_of(files, directory)
         durable.make_directory(directory)
-        draft = durable.draft_of(directory / NAME)
+        draft, begun = durable.draft_of(directory / NAME), directory / BEGUN
         # An attempt that was killed is followed by another.
-        is_begun = draft.exists()
-        others = [entry for entry in directory.iterdir() if entry.name not in MADE]
-        if others or (not is_begun and any(directory.iterdir())):
+        may_be = MADE if begun.exists() else DRAFTS
+        if any(entry.name not in may_be for entry in directory.iterdir()):
             raise LakeError(f"{directory} is not empty: name a directory of its own for the lake")
-        draft.touch()
-        place.begin(FOLDERS, is_begun)
+        if not begun.exists():
+            durable.draft_of(begun).write_text(uuid.uuid4().hex)
+            durable.publish(begun)
+        place.begin(FOLDERS, begun.read_text())
         if kind == "iceberg":
             from . import iceberg
 
             iceberg.create(directory, place, server)
-        draft.unlink()
+        draft.unlink(missing_ok=True)
         db = sqlite3.connect(draft)
         db.executescript(TABLES)
         db.execute("insert into lake values (?, ?, ?, ?)", (VERSION, kind, server, files))
         db.commit()
         db.close()
         durable.publish(directory / NAME)
+        begun.unlink()
         return cls(directory)
 
     @contextmanager

@@ -16,7 +16,7 @@ import duckdb
 
 from .catalog import LANDED, Lake, folder_of, sensor_of
 from .engine import engine, listed
-from .errors import LakeError, told
+from .errors import AwayError, LakeError, told
 from .flow_files import Account, FlowFile, segments_in
 from .place import Found
 from .reader import READER
@@ -41,12 +41,12 @@ def commit(lake: Lake) -> Committed:
     with lake.changed():
         lake.table.settle()
         batch: list[tuple[Account, list[FlowFile]]] = []
-        for folder, stem, found in landed(lake):
+        for folder, stem, names, first in landed(lake):
             try:
-                if is_taken(lake, folder, stem, found[-1]):
+                if is_taken(lake, folder, stem, first):
                     continue
-                names = [file.name for file in found]
-                account, files = READER.read_segment(lake.place, stem, names)
+                inside = f"{LANDED}/{folder}"
+                account, files = READER.read_listed(lake.place, inside, stem, names)
                 # A sensor has one folder, whatever else its name could be written like.
                 of_sensor = folder_of(account.sensor)
                 if folder != of_sensor:
@@ -56,6 +56,8 @@ def commit(lake: Lake) -> Committed:
                     )
                 count(db, account, files)
                 lake.table.look_at(account, files)
+            except AwayError:
+                raise
             except (LakeError, OSError) as error:
                 print(f"tapdeck-lake: {told(error)}", file=sys.stderr)
                 done.faults += 1
@@ -68,12 +70,13 @@ def commit(lake: Lake) -> Committed:
     return done
 
 
-def landed(lake: Lake) -> Iterator[tuple[str, str, list[Found]]]:
-    """Gives the segments whose files have landed: their folders, stems and files."""
-    for (inside, stem), files in segments_in(lake.place.files(LANDED)).items():
-        parent, _, folder = inside.rpartition("/")
-        if parent == LANDED:
-            yield folder, stem, files
+def landed(lake: Lake) -> Iterator[tuple[str, str, list[str], Found]]:
+    """Gives the segments whose files have landed: folder, stem, names of files, and the first."""
+    there = {found.name: found for found in lake.place.files(LANDED, 1)}
+    for (inside, stem), names in segments_in(there).items():
+        _, _, folder = inside.partition("/")
+        if folder:
+            yield folder, stem, names, there[names[-1]]
 
 
 def is_taken(lake: Lake, folder: str, stem: str, first: Found) -> bool:

@@ -106,7 +106,9 @@ def engine(
     memory
         How much memory it takes at most, as `2GB`.
     """
-    db = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    db = duckdb.connect(
+        config={"autoinstall_known_extensions": "false", "allow_persistent_secrets": "false"}
+    )
     db.execute("set TimeZone = 'UTC'")
     # Progress is for terminals, and standard error is for what must be said.
     db.execute("set enable_progress_bar = false")
@@ -124,14 +126,9 @@ def with_s3(db: duckdb.DuckDBPyConnection, service: Service) -> None:
     """Lets DuckDB read from S3, as the environment says."""
     there = files("duckdb_extension_httpfs") / "extensions" / f"v{duckdb.__version__}"
     db.load_extension(str(there / "httpfs.duckdb_extension"))
-    told = {"region": quoted(service.region)}
-    for name, variable in [
-        ("key_id", "AWS_ACCESS_KEY_ID"),
-        ("secret", "AWS_SECRET_ACCESS_KEY"),
-        ("session_token", "AWS_SESSION_TOKEN"),
-    ]:
-        if os.environ.get(variable):
-            told[name] = quoted(os.environ[variable])
+    names = ("key_id", "secret", "session_token")
+    told = {name: quoted(key) for name, key in zip(names, service.keys.values(), strict=False)}
+    told["region"] = quoted(service.region)
     if service.endpoint:
         told["endpoint"] = quoted(service.endpoint.partition("://")[2])
         told["url_style"] = "'path'"

@@ -12,6 +12,10 @@ class LakeError(Exception):
     """Why something cannot be done: the thing, the cause, and what to do."""
 
 
+class AwayError(LakeError):
+    """Where a lake has its files cannot be asked: what comes next would fail as well."""
+
+
 FAILURES = (LakeError, OSError, duckdb.Error, sqlite3.Error, pa.ArrowException)
 """All that disks, databases and files can raise: no fault of the program's."""
 
@@ -20,6 +24,9 @@ def told(error: BaseException) -> str:
     """Returns a failure in words."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, duckdb.Error):
+        # What comes behind shows a query, which is none of the user's.
+        return str(error).split("\n", 1)[0]
     return str(error)
 
 

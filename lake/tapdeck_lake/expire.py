@@ -103,20 +103,21 @@ def remove_replaced(lake: Lake, grace_s: float, done: Expired) -> None:
 def remove_orphans(lake: Lake, done: Expired) -> None:
     """Removes what killed processes left. Nobody else changes the table meanwhile."""
     for kind in ("flows", "hosts"):
-        for found in list(lake.place.files(kind)):
-            is_part = (lake.names if kind == "hosts" else lake.table.needs)(found.name)
-            if found.name.startswith(f"{kind}/day=") and not is_part:
+        is_part = lake.names if kind == "hosts" else lake.table.needs
+        for found in list(lake.place.files(kind, 1)):
+            if found.name.startswith(f"{kind}/day=") and not is_part(found.name):
                 remove(lake, found, done)
-    landed = list(lake.place.files(LANDED))
+    landed = list(lake.place.files(LANDED, 1))
     for found in [*lake.table.orphans(), *repeated(lake, landed, done)]:
         remove(lake, found, done)
     for scratch in lake.directory.glob(".scratch-*"):
         shutil.rmtree(scratch, ignore_errors=True)
     old_us = now_us() - DRAFT_US
-    for found in [*landed, *lake.place.files(SEGMENTS)]:
-        # A sensor may be about to give one its name.
-        if durable.is_draft(Path(found.name)) and found.written_us < old_us:
-            remove(lake, found, done)
+    for folder in (LANDED, SEGMENTS):
+        for found in lake.place.files(folder, 1):
+            # A sensor may be about to give one its name.
+            if durable.is_draft(Path(found.name)) and found.written_us < old_us:
+                remove(lake, found, done)
 
 
 def repeated(lake: Lake, landed: list[Found], done: Expired) -> list[Found]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import LakeError, counted
-from .place import Found, Place
+from .place import Place
 
 ACCOUNT_KEY = b"tapdeck.segment"
 VERSION_KEY = b"tapdeck.flows"
@@ -239,15 +239,15 @@ def number_of(stem: str) -> int:
     return int(match[1])
 
 
-def segments_in(found: Iterable[Found]) -> dict[tuple[str, str], list[Found]]:
-    """Returns the segments that have all their files among some, by folder and stem, and these.
+def segments_in(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
+    """Returns the segments that have their first file among some, by folder and stem, with these.
 
     Segments are in the order of folders and numbers, and of a segment's files the first is last.
     """
-    firsts: dict[tuple[str, str], Found] = {}
-    days: dict[tuple[str, str], list[Found]] = {}
-    for file in found:
-        folder, _, name = file.name.rpartition("/")
+    firsts: dict[tuple[str, str], str] = {}
+    days: dict[tuple[str, str], list[str]] = {}
+    for file in names:
+        folder, _, name = file.rpartition("/")
         match = FILE.fullmatch(name)
         if match is None:
             continue
@@ -257,10 +257,7 @@ def segments_in(found: Iterable[Found]) -> dict[tuple[str, str], list[Found]]:
         else:
             firsts[whose] = file
     ordered = sorted(firsts, key=lambda whose: (whose[0], number_of(whose[1]), whose[1]))
-    return {
-        whose: [*sorted(days.get(whose, []), key=lambda file: file.name), firsts[whose]]
-        for whose in ordered
-    }
+    return {whose: [*sorted(days.get(whose, [])), firsts[whose]] for whose in ordered}
 
 
 def read_account(place: Place, name: str) -> Account:

@@ -21,7 +21,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -97,6 +97,7 @@ PROPERTIES = {
 
 OF_ICEBERG: tuple[type[Exception], ...] = (
     SQLAlchemyError,
+    OSError,
     # Of damaged manifests.
     ValueError,
     EOFError,
@@ -115,10 +116,13 @@ def told_as_ours() -> Iterator[None]:
     try:
         yield
     except OF_ICEBERG as error:
+        # What a disk says has a name for it, and says enough.
+        if isinstance(error, OSError) and error.strerror:
+            raise
         why = str(error).split("\n", 1)[0]
         raise LakeError(
             f"{TABLE} cannot be read or changed ({why}): see whether its catalog (iceberg.db, or "
-            "the server of PostgreSQL) answers, and iceberg/ is whole and free for others to read"
+            "the server of PostgreSQL) answers, S3 does, and iceberg/ is whole and free to be read"
         ) from None
 
 
@@ -132,7 +136,10 @@ def catalog_of(directory: Path, place: Place, server: str) -> SqlCatalog:
     if not server:
         told = {"uri": f"sqlite:///{directory / 'iceberg.db'}"}
     if isinstance(place, S3):
+        names = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
+        told |= dict(zip(names, place.service.keys.values(), strict=False))
         told["s3.region"] = place.service.region
+        told["s3.anonymous"] = str(not place.service.keys).lower()
         if place.service.endpoint:
             told["s3.endpoint"] = place.service.endpoint
     return SqlCatalog(CATALOG, **told, warehouse=place.uri("iceberg"))
@@ -192,10 +199,9 @@ def create(directory: Path, place: Place, server: str) -> None:
             TABLE, schema, partition_spec=spec, properties=PROPERTIES
         )
         where = table.location()
-    except (FileNotFoundError, PermissionError) as error:
-        where = str(error.filename or "another place")
-    try:
         is_own = is_inside(place.name_of(where))
+    except FileNotFoundError as error:
+        where, is_own = str(error.filename or "a place that is not here"), False
     except LakeError:
         is_own = False
     if not is_own:
@@ -495,7 +501,9 @@ class IcebergTable:
         for name in (TABLE, HOSTS):
             # What is there is looked at first, and then what is named: that may be more by now.
             folder = f"iceberg/{name.replace('.', '/')}"
-            there = {file.name: file for file in self.place.files(folder)}
+            there: dict[str, Found] = {}
+            with suppress(FileNotFoundError):
+                there = {file.name: file for file in self.place.files(folder)}
             before_us = (time.time() - UNNAMED_S) * 1e6
             old = {name for name, file in there.items() if file.written_us < before_us}
             if not old or not self.catalog.table_exists(name):

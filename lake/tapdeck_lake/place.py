@@ -10,13 +10,15 @@ What S3 is asked with stands in the environment, as `tapdeck-remote` has it: `AW
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from ipaddress import ip_address
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from . import durable
-from .errors import LakeError
+from .errors import AwayError, LakeError
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -34,20 +36,27 @@ SCHEME = "s3://"
 MARK = "lake.json"
 """The object by which a lake on S3 is known."""
 VERSION = 1
+ALL = 1 << 10
+"""More folders in each other than there are."""
+GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What is said of a name behind which there is no file."""
 PART_BYTES = 64 << 20
 """How much of a file S3 is given at once: a range over the end of a part takes longer to read."""
 AT_ONCE = 2
 """Parts of a file under way."""
 TRIES = 3
+"""How often S3 is asked."""
 PATIENCE = timedelta(seconds=30)
-"""How long an answer of S3's may take, and how often it is asked."""
+"""How long an answer of S3's may take."""
+PATIENCE_FOR_PARTS = timedelta(minutes=15)
+"""How long parts may take: as long as two of them at a megabit a second, and some more."""
 
 
 @dataclass(frozen=True)
 class Found:
     """A file, and when it was written and changed, UTC microseconds since 1970.
 
-    One that got another name was changed.
+    One that got another name was changed. What S3 has is not changed there, as far as is known.
     """
 
     name: str
@@ -71,10 +80,10 @@ class Place(Protocol):
         """Returns the name of a file. Raises LakeError where nobody here could read it."""
         ...
 
-    def begin(self, folders: Sequence[str], is_again: bool) -> None:
+    def begin(self, folders: Sequence[str], lake: str) -> None:
         """Makes what a lake begins with. Raises LakeError where there is something else.
 
-        `is_again` says that an attempt may have been killed here.
+        `lake` is a word that no other lake has. An attempt that was killed had the same.
         """
         ...
 
@@ -82,8 +91,11 @@ class Place(Protocol):
         """Returns what is known of a file; None where it is not there."""
         ...
 
-    def files(self, folder: str) -> Iterator[Found]:
-        """Gives all files in a folder and in those in it, drafts too."""
+    def files(self, folder: str, depth: int = ALL) -> Iterator[Found]:
+        """Gives all files in a folder, drafts too, and in those in it down to a depth.
+
+        Raises FileNotFoundError where a disk has no such folder.
+        """
         ...
 
     def open(self, name: str) -> io.IOBase:
@@ -129,7 +141,7 @@ class Disk:
             return path.relative_to(self.directory).as_posix()
         return str(path)
 
-    def begin(self, folders: Sequence[str], is_again: bool) -> None:
+    def begin(self, folders: Sequence[str], _lake: str) -> None:
         """Makes folders."""
         for name in folders:
             (self.directory / name).mkdir(exist_ok=True)
@@ -138,17 +150,25 @@ class Disk:
         """Returns what is known of a file; None where it is not there."""
         try:
             told = (self.directory / name).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        except OSError as error:
+            if error.errno in GONE:
+                return None
+            raise
         return Found(name, told.st_size, told.st_mtime_ns // 1000, told.st_ctime_ns // 1000)
 
-    def files(self, folder: str) -> Iterator[Found]:
-        """Gives all files in a folder and in those in it, drafts too."""
-        for directory, _, names in os.walk(self.directory / folder, onerror=unless_gone):
-            inside = Path(directory).relative_to(self.directory).as_posix()
-            for name in names:
+    def files(self, folder: str, depth: int = ALL) -> Iterator[Found]:
+        """Gives all files in a folder, drafts too, and in those in it down to a depth."""
+        with os.scandir(self.directory / folder) as entries:
+            for entry in entries:
+                name = f"{folder}/{entry.name}".lstrip("/")
+                # A folder may lie on another disk. Where any number follow, links may be a ring.
+                if entry.is_dir(follow_symlinks=depth < ALL):
+                    if depth:
+                        with suppress(FileNotFoundError):
+                            yield from self.files(name, depth - 1)
+                    continue
                 # What goes meanwhile is not there.
-                found = self.look(name if inside == "." else f"{inside}/{name}")
+                found = self.look(name)
                 if found is not None:
                     yield found
 
@@ -173,10 +193,9 @@ class Disk:
         (self.directory / name).unlink(missing_ok=True)
 
 
-def unless_gone(error: OSError) -> None:
-    """Raises what kept a folder from being read, unless that is not there."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""The first that is set counts, as for Amazon's own programs."""
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 @dataclass(frozen=True)
@@ -186,6 +205,8 @@ class Service:
     endpoint: str
     """Its URL; empty for Amazon's."""
     region: str
+    keys: dict[str, str] = field(repr=False)
+    """What requests are signed with, by the names of the environment, in that order; or nothing."""
 
     @property
     def is_encrypted(self) -> bool:
@@ -195,23 +216,29 @@ class Service:
     @classmethod
     def of_environment(cls) -> Service:
         """Returns what the environment names. Raises LakeError where that cannot be asked."""
-        endpoint = os.environ.get("AWS_ENDPOINT_URL", "") or os.environ.get("AWS_ENDPOINT", "")
+        variable = next((name for name in ENDPOINTS if os.environ.get(name)), ENDPOINTS[1])
+        endpoint = os.environ.get(variable, "")
         try:
             parts = urlsplit(endpoint)
             scheme, host, _ = parts.scheme, parts.hostname or "", parts.port
         except ValueError:
             scheme = host = ""
-        if endpoint and (scheme not in ("http", "https") or not host):
-            raise LakeError(
-                f"AWS_ENDPOINT_URL is {endpoint}: it is to be as https://HOST:PORT, or not set for "
-                "Amazon's S3"
-            )
+        if endpoint and (scheme not in ("http", "https") or not host or "@" in parts.netloc):
+            raise LakeError(f"{variable} is to be as https://HOST:PORT, or not set for Amazon's S3")
         if scheme == "http" and not is_this_machine(host):
             raise LakeError(
-                f"AWS_ENDPOINT_URL is {endpoint}: without TLS only this machine is asked; use https"
+                f"{variable} is {endpoint}: without TLS only this machine is asked; use https"
+            )
+        is_signed = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("true", "1")
+        if is_signed and not all(map(os.environ.get, KEYS)):
+            raise LakeError(
+                f"S3 is asked with keys, and {' and '.join(KEYS)} are not set; "
+                "AWS_SKIP_SIGNATURE=true asks without"
             )
         region = os.environ.get("AWS_REGION", "") or os.environ.get("AWS_DEFAULT_REGION", "")
-        return cls(endpoint.rstrip("/"), region or "us-east-1")
+        names = (*KEYS, "AWS_SESSION_TOKEN") if is_signed else ()
+        keys = {name: os.environ[name] for name in names if os.environ.get(name)}
+        return cls(endpoint.rstrip("/"), region or "us-east-1", keys)
 
 
 def is_this_machine(host: str) -> bool:
@@ -250,25 +277,35 @@ class S3:
 
     @cached_property
     def store(self) -> S3Store:
-        """The bucket, from the prefix on."""
+        """The bucket, from the prefix on, to be asked."""
+        return self.store_of(PATIENCE)
+
+    @cached_property
+    def store_to_put(self) -> S3Store:
+        """The same, to be given files."""
+        return self.store_of(PATIENCE_FOR_PARTS)
+
+    def store_of(self, patience: timedelta) -> S3Store:
+        """Returns the bucket, from the prefix on, with how long a request may take."""
         # What it needs takes a while to be read.
         from obstore.store import S3Store
 
         service = self.service
-        told = {"region": service.region}
+        told = {"region": service.region, "skip_signature": str(not service.keys).lower()}
+        told |= {name.lower(): key for name, key in service.keys.items()}
         if service.endpoint:
             told["endpoint"] = service.endpoint
         return S3Store(
             self.bucket,
             prefix=self.prefix or None,
             config=told,  # type: ignore[arg-type]
-            client_options={"allow_http": not service.is_encrypted, "timeout": PATIENCE},
-            retry_config={"max_retries": TRIES - 1, "retry_timeout": PATIENCE * TRIES},
+            client_options={"allow_http": not service.is_encrypted, "timeout": patience},
+            retry_config={"max_retries": TRIES - 1, "retry_timeout": patience * TRIES},
         )
 
-    def __reduce__(self) -> tuple[type[S3], tuple[str, str]]:
-        # A connection cannot be given to another process.
-        return S3, (self.bucket, self.prefix)
+    def __getstate__(self) -> dict[str, object]:
+        # A connection cannot be given to another process, and who is asked by it can.
+        return {"bucket": self.bucket, "prefix": self.prefix, "service": self.service}
 
     def path(self, name: str) -> str:
         """Returns a file's URL."""
@@ -288,18 +325,22 @@ class S3:
             raise LakeError(f"{uri} does not lie on S3, where the lake has its files")
         return uri.removeprefix(self.path("") + "/")
 
-    def begin(self, folders: Sequence[str], is_again: bool) -> None:
+    def begin(self, folders: Sequence[str], lake: str) -> None:
         """Puts the object by which the lake is known."""
-        for found in self.files(""):
-            is_own = found.name == MARK or found.name.startswith("iceberg/")
-            if not (is_again and is_own):
-                raise LakeError(
-                    f"{self.path('')} is not empty: name a prefix of its own for the lake"
-                )
         import obstore
+        from obstore.exceptions import AlreadyExistsError
 
+        mark = json.dumps({"version": VERSION, "lake": lake}).encode()
+        refused = LakeError(f"{self.path('')} is not empty: name a prefix of its own for the lake")
+        if self.look(MARK) is None:
+            if next(self.files(""), None) is not None:
+                raise refused
+            with self.told_as_ours(MARK), suppress(AlreadyExistsError):
+                obstore.put(self.store, MARK, mark, mode="create")
+        # Of two at once, one was first.
         with self.told_as_ours(MARK):
-            obstore.put(self.store, MARK, json.dumps({"version": VERSION}).encode())
+            if obstore.get(self.store, MARK).bytes().to_bytes() != mark:
+                raise refused
 
     def must_be_lake(self) -> None:
         """Raises LakeError where there is no lake."""
@@ -311,6 +352,10 @@ class S3:
         """Returns what is known of a file; None where it is not there."""
         import obstore
 
+        if name.startswith(SCHEME):
+            # It is another's.
+            bucket, _, key = name.removeprefix(SCHEME).partition("/")
+            return S3(bucket, "").look(key)
         with self.told_as_ours(name):
             try:
                 told = obstore.head(self.store, name)
@@ -318,8 +363,9 @@ class S3:
                 return None
         return found_of(dict(told))
 
-    def files(self, folder: str) -> Iterator[Found]:
-        """Gives all files in a folder and in those in it."""
+    def files(self, folder: str, depth: int = ALL) -> Iterator[Found]:
+        """Gives all files in a folder, and in those in it down to a depth."""
+        most = folder.count("/") + bool(folder) + depth
         with self.told_as_ours(folder):
             listing = iter(self.store.list(folder or None))
         while True:
@@ -328,7 +374,10 @@ class S3:
             if some is None:
                 return
             for told in some:
-                yield found_of(dict(told))
+                found = found_of(dict(told))
+                # A name that is empty marks a folder, as some programs have it.
+                if found.name and found.name.count("/") <= most:
+                    yield found
 
     def open(self, name: str) -> io.IOBase:
         """Opens a file to be read."""
@@ -341,8 +390,19 @@ class S3:
         """Copies a file there."""
         import obstore
 
-        with source.open("rb") as file, self.told_as_ours(name):
-            obstore.put(self.store, name, file, chunk_size=PART_BYTES, max_concurrency=AT_ONCE)
+        with source.open("rb") as file:
+            try:
+                with self.told_as_ours(name):
+                    obstore.put(
+                        self.store_to_put,
+                        name,
+                        file,
+                        chunk_size=PART_BYTES,
+                        max_concurrency=AT_ONCE,
+                    )
+            except FileNotFoundError as error:
+                # The source is there: what is gone is the bucket, or the parts that were put.
+                raise self.away(name, error) from None
 
     @contextmanager
     def draft(self, name: str, scratch: Path) -> Iterator[Path]:
@@ -370,13 +430,18 @@ class S3:
         try:
             yield
         except FileNotFoundError:
-            raise FileNotFoundError(2, "is not there", self.path(name)) from None
+            raise FileNotFoundError(errno.ENOENT, "is not there", self.path(name)) from None
         except (BaseError, OSError) as error:
-            why = str(error).strip().split("\n", 1)[0]
-            raise LakeError(
-                f"{self.path(name)} cannot be asked for or written ({why}): see whether the server "
-                "answers, and AWS_ENDPOINT_URL, AWS_REGION and the keys are right"
-            ) from None
+            raise self.away(name, error) from None
+
+    def away(self, name: str, error: Exception) -> AwayError:
+        """Returns what is told where S3 refuses."""
+        # The same is told in the same words, however long it took.
+        why = re.sub(r" in [\d.]+[mµn]?s\b", "", str(error).strip().split("\n", 1)[0])
+        return AwayError(
+            f"{self.path(name)} cannot be asked for or written ({why}): see whether the server "
+            "answers, the bucket is there, and AWS_ENDPOINT_URL, AWS_REGION and the keys are right"
+        )
 
 
 class Ranges(io.RawIOBase):
@@ -425,9 +490,7 @@ def found_of(told: dict[str, object]) -> Found:
     at, size = told["last_modified"], told["size"]
     if not isinstance(at, datetime) or not isinstance(size, int):
         raise AssertionError("an object has a length and a time")
-    written_us = int(at.timestamp()) * 1_000_000
-    # It is told in seconds, and may have been written at the end of one.
-    return Found(str(told["path"]), size, written_us, written_us + 999_999)
+    return Found(str(told["path"]), size, int(at.timestamp() * 1e6), 0)
 
 
 def place_of(url: str, directory: Path) -> Place:

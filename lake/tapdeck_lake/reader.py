@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import cast
 
 from . import flow_files
-from .errors import LakeError
+from .errors import AwayError, LakeError
 from .flow_files import Account, FlowFile
 from .place import Place
 
@@ -39,6 +39,25 @@ class Reader:
         """Reads the ends of a segment's files, as `flow_files.read_segment` does."""
         found = self.asked("read_segment", (place, stem, names), place.path(names[-1]))
         return cast(tuple[Account, list[FlowFile]], found)
+
+    def read_listed(
+        self, place: Place, folder: str, stem: str, names: Sequence[str]
+    ) -> tuple[Account, list[FlowFile]]:
+        """Reads the ends of a segment's files, which stood in a list of a folder.
+
+        A list that was made while they came may have the first and lack others, so where they are
+        not whole the folder is listed again.
+        """
+        try:
+            return self.read_segment(place, stem, names)
+        except AwayError:
+            raise
+        except LakeError:
+            listed = (found.name for found in place.files(folder, 0))
+            again = flow_files.segments_in(listed).get((folder, stem), names)
+            if again == names:
+                raise
+            return self.read_segment(place, stem, again)
 
     def read_account(self, place: Place, name: str) -> Account:
         """Reads what a segment's first file tells, as `flow_files.read_account` does."""

@@ -14,13 +14,13 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import durable
 from .catalog import LANDED, SEGMENTS, Lake, folder_of
-from .errors import LakeError, counted
+from .errors import AwayError, LakeError, counted
 from .flow_files import Account, missing, number_of, segments_in
 from .place import S3, Disk, Place
 from .reader import READER
@@ -45,8 +45,14 @@ class Shipped:
 class Shipper:
     """Delivers from one directory of flow tables into one lake."""
 
-    def __init__(self, flows: Path, lake: Lake | S3, store: Path | None) -> None:
-        self.flows, self.store = flows, store
+    def __init__(
+        self,
+        flows: Path,
+        lake: Lake | S3,
+        store: Path | None,
+        is_to_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.flows, self.store, self.is_to_stop = flows, store, is_to_stop
         self.place: Place = lake if isinstance(lake, S3) else lake.place
         # Sensors that ship to S3 have no way to the register.
         self.register = None if isinstance(lake, S3) else lake
@@ -100,16 +106,20 @@ class Shipper:
         if not self.flows.is_dir():
             raise LakeError(f"{self.flows} is not there: tapdeck flows -o makes it")
         with durable.locked(self.record.with_suffix(".lock")):
-            there = {
-                stem: [file.name for file in files]
-                for (folder, stem), files in segments_in(Disk(self.flows).files("")).items()
-                if not folder
-            }
+            with os.scandir(self.flows) as entries:
+                listed = segments_in(entry.name for entry in entries)
+            there = {stem: names for (_, stem), names in listed.items()}
             self.tell_missing(there)
             for stem, names in there.items():
+                if self.is_to_stop():
+                    break
                 if stem not in self.delivered:
                     try:
                         self.deliver(stem, names, done)
+                    except AwayError as error:
+                        done.faults += self.tell(str(error))
+                        done.waiting += 1
+                        break
                     except FileNotFoundError:
                         # Whoever wrote the tables has taken them away meanwhile.
                         done.waiting += 1
@@ -130,7 +140,7 @@ class Shipper:
 
     def deliver(self, stem: str, names: list[str], done: Shipped) -> None:
         """Delivers a segment's files, the first last, behind its packets."""
-        account, files = READER.read_segment(Disk(self.flows), stem, names)
+        account, files = READER.read_listed(Disk(self.flows), "", stem, names)
         if self.register is not None:
             self.register.compare(files[-1].path, account)
         if self.store is not None and not self.deliver_packets(self.store, account, done):
@@ -154,6 +164,8 @@ class Shipper:
                 self.copy(store / f"{stem}.index", f"{folder}/{stem}.index", done)
             self.copy(store / f"{stem}.pcapng", f"{folder}/{stem}.pcapng", done)
         except FileNotFoundError:
+            if (store / f"{stem}.pcapng").exists():
+                raise
             self.tell(
                 f"{stem}.pcapng was deleted from {store} before it was shipped: its rows are in "
                 "the lake, its packets are not"

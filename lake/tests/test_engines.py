@@ -359,7 +359,13 @@ def test_two_lakes_do_not_share_a_database(tmp_path: Path, postgres: Server) -> 
     assert not (tmp_path / "two" / "catalog.db").exists()
     # An attempt that was killed is followed by another.
     (tmp_path / "one" / "catalog.db").rename(tmp_path / "one" / ".catalog.db.new")
+    (tmp_path / "one" / ".begun").write_text("a word")
     assert Lake.init(tmp_path / "one", "iceberg", uri).files("flows") == []
+    # The other may be on another machine.
+    (tmp_path / "one").rename(tmp_path / "gone")
+    with pytest.raises(LakeError, match="of another lake, at a place that is not here"):
+        Lake.init(tmp_path / "three", "iceberg", uri)
+    assert not (tmp_path / "three" / "catalog.db").exists()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from tapdeck_lake import check, commit, compact, expire, hosts, ship
 from tapdeck_lake.catalog import Lake, folder_of, sensor_of
 from tapdeck_lake.engine import over_directories, over_lake
 from tapdeck_lake.errors import LakeError
+from tapdeck_lake.place import Disk
+from tapdeck_lake.reader import READER
 
 from .synthetic import DAY_US, T0_US, write_flows
 
@@ -403,6 +405,28 @@ def test_names_that_no_folder_can_have_are_refused(sensor: str) -> None:
         folder_of(sensor)
 
 
+def test_a_sensors_folder_may_lie_elsewhere(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "mounted").mkdir()
+    (fleet.landed / "berlin").symlink_to(tmp_path / "mounted")
+    fleet.write("berlin", 1)
+    assert fleet.settle("berlin").segments == 1
+    assert len(list((tmp_path / "mounted").glob("*.parquet"))) == 1
+    fleet.landed.rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError, match="landed"):
+        commit.commit(fleet.lake)
+
+
+def test_a_list_that_was_made_while_files_came_is_made_again(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    stem = write_flows(tmp_path, "berlin", 1, rng, 50, T0_US + DAY_US - 60_000_000, 120_000_000)
+    first = f"{stem}.parquet"
+    account, files = READER.read_listed(Disk(tmp_path), "", stem, [first])
+    assert (account.files, len(files), files[-1].name) == (2, 2, first)
+    next(tmp_path.glob(f"{stem}-*")).unlink()
+    with pytest.raises(LakeError, match="copy them again"):
+        READER.read_listed(Disk(tmp_path), "", stem, [first])
+
+
 def test_a_lake_is_made_once_and_nowhere_else(fleet: Fleet, tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="is a lake already"):
         Lake.init(fleet.lake.directory)
@@ -415,6 +439,7 @@ def test_a_lake_is_made_once_and_nowhere_else(fleet: Fleet, tmp_path: Path) -> N
     # Whoever was killed while a lake was made left no lake, and is followed by others.
     (tmp_path / "begun" / "landed").mkdir(parents=True)
     (tmp_path / "begun" / ".catalog.db.new").write_bytes(b"half")
+    (tmp_path / "begun" / ".begun").write_text("a word")
     Lake.init(tmp_path / "begun", fleet.kind)
     assert over_lake(Lake(tmp_path / "begun")).execute("from flows").fetchall() == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import socket
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from servers import s3 as of_s3
-from tapdeck_lake import compact, expire, hosts, ship
+from tapdeck_lake import compact, durable, expire, hosts, ship
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.errors import LakeError
 from tapdeck_lake.place import S3, Service
@@ -66,7 +67,7 @@ def test_a_lake_on_s3_is_as_one_on_a_disk(tmp_path: Path, bucket: Bucket, kind: 
     expire.expire(fleet.lake, 0, keep_days=1, today="2026-01-02")
     assert 0 < fleet.sound()["rows"] < len(rows)
     assert known_hosts_days(fleet) == {"2026-01-01", "2026-01-02"}
-    assert not list(fleet.lake.directory.glob("*/*.parquet")), "the register alone is here"
+    assert not list(fleet.lake.directory.rglob("*.parquet")), "the register alone is here"
 
 
 def known_hosts_days(fleet: Fleet) -> set[str]:
@@ -94,16 +95,51 @@ def test_what_is_wrong_on_s3_is_told(tmp_path: Path, bucket: Bucket, kind: str) 
         fleet.sound()
 
 
-def test_a_place_for_one_lake_is_not_taken_by_another(tmp_path: Path, bucket: Bucket) -> None:
+def test_a_place_for_one_lake_is_not_taken_by_another(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(LakeError, match="is no lake: tapdeck-lake init --files"):
         S3.parse(bucket.url).must_be_lake()
-    lake = Lake.init(tmp_path / "one", files=bucket.url)
+    publish = durable.publish
+
+    def killed(path: Path) -> None:
+        if path.name == "catalog.db":
+            raise KeyboardInterrupt
+        publish(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Lake.init(tmp_path / "one", "iceberg", files=bucket.url)
+    for _ in range(2):
+        with pytest.raises(LakeError, match="is not empty"):
+            Lake.init(tmp_path / "two", "iceberg", files=bucket.url)
+    # An attempt that was killed is followed by another.
+    assert Lake.init(tmp_path / "one", "iceberg", files=bucket.url).files("flows") == []
     S3.parse(bucket.url).must_be_lake()
     with pytest.raises(LakeError, match="is not empty"):
-        Lake.init(tmp_path / "two", "iceberg", files=bucket.url)
-    # An attempt that was killed is followed by another.
-    (lake.directory / "catalog.db").rename(lake.directory / ".catalog.db.new")
-    assert Lake.init(tmp_path / "one", "iceberg", files=bucket.url).files("flows") == []
+        Lake.init(tmp_path / "two", files=bucket.url)
+
+
+def test_a_place_that_others_use_is_not_taken(tmp_path: Path, bucket: Bucket) -> None:
+    bucket.directory.mkdir(parents=True)
+    (bucket.directory / "theirs").touch()
+    for _ in range(2):
+        with pytest.raises(LakeError, match="is not empty"):
+            Lake.init(tmp_path / "lake", files=bucket.url)
+
+
+def test_large_files_come_in_parts(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tapdeck_lake.place.PART_BYTES", 5 << 20)
+    large = tmp_path / "large"
+    large.write_bytes(random.Random(1).randbytes(12 << 20))
+    place = S3.parse(bucket.url)
+    place.put(large, "segments/berlin/large")
+    assert (bucket.directory / "segments" / "berlin" / "large").read_bytes() == large.read_bytes()
+    found = place.look("segments/berlin/large")
+    assert found is not None and found.bytes == 12 << 20
 
 
 @pytest.mark.parametrize(
@@ -128,18 +164,48 @@ def test_what_names_no_place_is_refused(tmp_path: Path, url: str, told: str) -> 
 def test_a_server_that_is_away_is_told(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = Fleet(tmp_path, files=bucket.url)
-    fleet.write("berlin", 1)
+    fleet = Fleet(tmp_path, kind="iceberg", files=bucket.url)
+    for number in (1, 2, 3):
+        fleet.write("berlin", number)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with monkeypatch.context() as away:
         away.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        shipper = ship.Shipper(fleet.flows("berlin"), S3.parse(bucket.url), None)
+        done = shipper.run()
+        assert (done.faults, done.segments) == (1, 0), "one thing is wrong, and not three"
+        assert shipper.run().faults == 0, "it is told once"
+        refused_by_commands(fleet, "see whether")
+    assert ship.ship(fleet.flows("berlin"), S3.parse(bucket.url), None).segments == 3
+    with monkeypatch.context() as other:
+        other.setenv("AWS_SECRET_ACCESS_KEY", "another secret")
         done = ship.ship(fleet.flows("berlin"), S3.parse(bucket.url), None)
-        assert (done.faults, done.segments) == (1, 0)
-        with pytest.raises(LakeError, match="see whether the server answers"):
-            list(Lake(fleet.lake.directory).place.files("landed"))
-    assert ship.ship(fleet.flows("berlin"), S3.parse(bucket.url), None).segments == 1
-    assert fleet.settle().segments == 1
+        assert done.faults == 0, "there is nothing to be shipped"
+        fleet.write("berlin", 4)
+        assert ship.ship(fleet.flows("berlin"), S3.parse(bucket.url), None).faults == 1
+        refused_by_commands(fleet, "see whether")
+    assert fleet.settle("berlin").segments == 4
+    assert fleet.sound()["rows"] == 200
+
+
+def refused_by_commands(fleet: Fleet, says: str) -> None:
+    """What a user sees is a line, whichever of the libraries has asked S3."""
+    for command in (["commit"], ["check"], ["sql", "from flows"]):
+        done = tapdeck_lake(*command, "--lake", fleet.lake.directory)
+        assert done.returncode == 1 and says in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_packets_are_not_taken_for_deleted_when_the_bucket_is(
+    tapdeck: Path, tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, flows = tmp_path / "store", tmp_path / "flows"
+    write_store(store, {1: drawn_segment(random.Random(1), T0_NS, 30)}, tapdeck)
+    run(tapdeck, "flows", "--dir", store, "-o", flows, "--sensor", "berlin")
+    gone = S3.parse("s3://no-such-bucket/lake")
+    done = ship.ship(flows, gone, store)
+    assert (done.segments, done.faults, done.waiting) == (0, 1, 1)
+    assert "the bucket is there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -151,14 +217,29 @@ def test_a_server_that_is_away_is_told(
         ("https://", "is to be as https://"),
         ("https://[::1", "is to be as https://"),
         ("127.0.0.1:9000", "is to be as https://"),
+        ("https://me:secret@s3.example", "is to be as https://"),
     ],
 )
 def test_what_cannot_be_asked_is_told(
     monkeypatch: pytest.MonkeyPatch, endpoint: str, told: str
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    with pytest.raises(LakeError, match=told):
+    with pytest.raises(LakeError, match=told) as refused:
         Service.of_environment()
+    assert "secret" not in str(refused.value)
+
+
+def test_what_is_told_to_s3_alone_counts_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://one.example")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://other.example/")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert Service.of_environment().endpoint == "https://other.example"
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(LakeError, match="AWS_SECRET_ACCESS_KEY are not set"):
+        Service.of_environment()
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    assert Service.of_environment().keys == {}
 
 
 def test_packets_behind_an_answer_come_from_s3(
@@ -191,3 +272,17 @@ def test_packets_behind_an_answer_come_from_s3(
     told = tapdeck_lake("spark-settings", "--lake", lake).stdout
     assert f"warehouse {bucket.url}/iceberg" in told
     assert "key" not in told and of_s3.SECRET not in told
+
+
+def test_another_process_asks_whom_this_one_asks(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that reads ends of files may have been started before."""
+    place = S3.parse(bucket.url)
+    place.put(Path(__file__), "landed/here")
+    told = pickle.dumps(place)
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pickle.loads(told).open("landed/here") as file:
+        assert file.read() == Path(__file__).read_bytes()
+    assert of_s3.SECRET not in repr(place.service)
