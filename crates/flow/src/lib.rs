@@ -17,6 +17,7 @@
 //! can ask it. Which packets lie inside others is [`tapdeck_packet::header::innermost`]'s business.
 #![forbid(unsafe_code)]
 
+mod arrow_rows;
 mod columns;
 mod key;
 mod lines;
@@ -27,6 +28,7 @@ mod runs;
 mod table;
 mod text;
 
+pub use arrow_rows::{ARROW_FILE, ARROW_STREAM, pointers_of_arrow_file, pointers_of_arrow_stream};
 pub use columns::{COLUMNS, Values};
 pub use lines::{LineFile, LineForm};
 pub use parquet_file::{Error, ParquetFile};

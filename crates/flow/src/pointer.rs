@@ -1,5 +1,5 @@
 //! Where are the packets behind a row, and which are they? Read from a flow table, or from lines of
-//! JSON that an engine made of one.
+//! JSON that an engine made of one; [`crate::arrow_rows`] reads what it made as Arrow.
 //!
 //! A packet is in the row whose key it has, among the packets of the row's granules. The key is
 //! that of [`crate::FlowTable`], made again of the row's columns, so a packet that is in no row of
@@ -10,6 +10,7 @@ use std::io::BufRead;
 use std::net::IpAddr;
 use std::ops::Range;
 
+use arrow_schema::ArrowError;
 use jiff::Timestamp;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
@@ -35,6 +36,32 @@ pub enum PointerError {
     /// the file is no Parquet, or is damaged
     #[error("it cannot be read as Parquet")]
     Parquet(#[from] ParquetError),
+    /// what an array holds is not what its type says
+    #[error("it cannot be read as Arrow IPC")]
+    Arrow(#[from] ArrowError),
+    /// the messages of a stream are none, or are damaged
+    #[error("it is no Arrow IPC, or is damaged: {0}")]
+    NoArrow(&'static str),
+    /// who wrote it was interrupted, or what wrote it forgot to end it
+    #[error("it ends early, so rows are missing: have it written anew, to its end")]
+    Ends,
+    /// streams were put together
+    #[error("something follows the end of the stream: give what follows as a file by itself")]
+    Behind,
+    /// a length is a mistake, or the table is too large to be taken at once
+    #[error(
+        "{what} takes {bytes} bytes, and at most {most} are taken: select fewer rows and columns, or write smaller batches"
+    )]
+    Large { what: &'static str, bytes: u64, most: u64 },
+    /// no row can have it
+    #[error("it has no column {0}, which packets are found by: select it, too")]
+    NoColumn(&'static str),
+    /// which of them is meant cannot be known
+    #[error("the column {0} is there twice: select one of them")]
+    Twice(&'static str),
+    /// the engine made something else of it
+    #[error("the column {column} is {kind}, and {wanted} belong there: cast it")]
+    Type { column: &'static str, kind: String, wanted: &'static str },
     /// the line is no object, or a value is not what the column has
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -77,12 +104,12 @@ pub struct Pointer {
 
 /// A row as columns have it. What is null may be left out.
 #[derive(Debug, Default, Deserialize)]
-struct Columns {
+pub(crate) struct Columns {
     #[serde(default)]
     sensor: String,
     segment: Option<String>,
     #[serde(default, deserialize_with = "time")]
-    start: Option<i64>,
+    pub start: Option<i64>,
     ip_version: Option<i64>,
     proto: Option<i64>,
     ether_type: Option<i64>,
@@ -99,7 +126,7 @@ struct Columns {
     span: Option<i64>,
     granules: Option<i64>,
     #[serde(default, deserialize_with = "bytes")]
-    runs: Option<Vec<u8>>,
+    pub runs: Option<Vec<u8>>,
 }
 
 /// Reads a time: microseconds since 1970, or text. Without an offset it is UTC.
@@ -168,7 +195,7 @@ fn address(column: &'static str, text: Option<&str>) -> Result<Option<IpAddr>, P
 }
 
 impl Columns {
-    fn pointer(self) -> Result<Pointer, PointerError> {
+    pub fn pointer(self) -> Result<Pointer, PointerError> {
         for (column, text) in [
             ("sensor", Some(&self.sensor)),
             ("segment", self.segment.as_ref()),
@@ -305,8 +332,21 @@ impl Columns {
             Field::TimestampMillis(n) => n.checked_mul(1000),
             _ => None,
         };
-        let to = match name {
-            "start" => &mut self.start,
+        match (name, field) {
+            ("start", _) => self.start = number,
+            ("runs", Field::Bytes(bytes)) => self.runs = Some(bytes.data().to_vec()),
+            (_, Field::Str(text)) => self.put_text(name, text),
+            _ => {
+                if let Some(to) = self.number(name) {
+                    *to = number;
+                }
+            }
+        }
+    }
+
+    /// Returns the column that has numbers and a name.
+    pub fn number(&mut self, name: &str) -> Option<&mut Option<i64>> {
+        Some(match name {
             "ip_version" => &mut self.ip_version,
             "proto" => &mut self.proto,
             "ether_type" => &mut self.ether_type,
@@ -320,19 +360,19 @@ impl Columns {
             "offset" => &mut self.offset,
             "span" => &mut self.span,
             "granules" => &mut self.granules,
-            _ => {
-                match (name, field) {
-                    ("sensor", Field::Str(text)) => self.sensor = text,
-                    ("segment", Field::Str(text)) => self.segment = Some(text),
-                    ("src_ip", Field::Str(text)) => self.src_ip = Some(text),
-                    ("dst_ip", Field::Str(text)) => self.dst_ip = Some(text),
-                    ("runs", Field::Bytes(bytes)) => self.runs = Some(bytes.data().to_vec()),
-                    _ => {}
-                }
-                return;
-            }
-        };
-        *to = number;
+            _ => return None,
+        })
+    }
+
+    /// Takes in a text, where the column is one that has texts.
+    pub fn put_text(&mut self, name: &str, text: String) {
+        match name {
+            "sensor" => self.sensor = text,
+            "segment" => self.segment = Some(text),
+            "src_ip" => self.src_ip = Some(text),
+            "dst_ip" => self.dst_ip = Some(text),
+            _ => {}
+        }
     }
 }
 

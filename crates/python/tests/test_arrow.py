@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args
 
 import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from polars._typing import IpcCompression
 
 import tapdeck
 from conftest import Program, write_pcap
@@ -109,6 +114,55 @@ def test_rows_of_flows_are_those_of_the_program(
             connection.register("rows", ask())
             total = connection.sql("select sum(fwd_packets) from rows").fetchall()
         assert total == [(sum(table["fwd_packets"].to_pylist()),)]
+
+
+def test_rows_of_each_engine_lead_to_their_packets(
+    store: Path, program: Program, tmp_path: Path
+) -> None:
+    rows = tapdeck.open(store).flows().to_arrow()
+    frame = pl.DataFrame(rows)
+    forms: dict[str, pa.Table] = {
+        "pyarrow": rows,
+        "pandas": pa.Table.from_pandas(rows.to_pandas()),
+        "DuckDB": duckdb.from_arrow(rows).order("random()").to_arrow_table(),
+    }
+    written: dict[str, bytes] = {}
+    for name, table in forms.items():
+        with pa.BufferOutputStream() as sink:
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table, max_chunksize=100)
+            written[f"{name}, a stream"] = sink.getvalue().to_pybytes()
+        for compression in ["uncompressed", "lz4", "zstd"]:
+            with pa.BufferOutputStream() as sink:
+                feather.write_feather(table, sink, compression=compression)
+                written[f"{name}, {compression}"] = sink.getvalue().to_pybytes()
+    for compression in get_args(IpcCompression):
+        for level in [None, pl.CompatLevel.oldest()]:
+            stream, file = io.BytesIO(), io.BytesIO()
+            frame.write_ipc_stream(stream, compression=compression, compat_level=level)
+            frame.write_ipc(file, compression=compression, compat_level=level)
+            written[f"polars, a stream, {compression}, {level}"] = stream.getvalue()
+            written[f"polars, a file, {compression}, {level}"] = file.getvalue()
+    assert "double" in {str(field.type) for field in forms["pandas"].schema}
+    words = frame.with_columns(pl.col("segment", "sensor", "src_ip").cast(pl.Categorical))
+    words.write_ipc_stream(stream := io.BytesIO())
+    written["polars, words"] = stream.getvalue()
+
+    def fetch(name: str, rows: bytes) -> bytes:
+        # A file is sought in.
+        path: str | Path = tmp_path / "rows" if rows.startswith(b"ARROW1") else "-"
+        (tmp_path / "rows").write_bytes(rows)
+        words: list[str | Path] = ["--flows", path, "--store", store, "-w", tmp_path / "to"]
+        command = [program.path, "fetch", *words]
+        done = subprocess.run(command, input=rows, capture_output=True, timeout=120)
+        assert (done.returncode, done.stderr) == (0, b""), name
+        packets = (tmp_path / "to").read_bytes()
+        return packets[int.from_bytes(packets[4:8], "little") :]
+
+    expected = fetch("JSON", frame.drop("runs").write_ndjson().encode())
+    assert len(expected) > 1 << 20
+    for name, data in written.items():
+        assert fetch(name, data) == expected, name
 
 
 def test_rows_have_every_packet_of_a_span(store: Path) -> None:

@@ -11,7 +11,14 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 
+use arrow_array::{
+    ArrayRef, BinaryArray, Int32Array, Int64Array, LargeStringArray, RecordBatch, StringArray,
+    TimestampMicrosecondArray, TimestampNanosecondArray,
+};
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
+use arrow_ipc::{CompressionType, MetadataVersion};
 use awkward::store::{Packet, SECOND, Store, write_closed};
 use flow_tables::{Row, is_null, made, number, parquet_of, read, said, segments, tapdeck, text};
 use parquet::record::Field;
@@ -55,15 +62,86 @@ fn line(row: &Row) -> String {
     Value::from(object).to_string() + "\n"
 }
 
-/// Fetches the packets behind lines of JSON.
-fn fetch_lines(lines: &str, store: &Path, more: &[&str]) -> Output {
+/// Returns rows as an engine holds them in Arrow, one with wide types and one with narrow ones.
+fn batch(rows: &[Row], is_wide: bool) -> RecordBatch {
+    let column = |name: &String| -> (String, ArrayRef, bool) {
+        let numbers = || rows.iter().map(|row| (!is_null(row, name)).then(|| number(row, name)));
+        let kind = rows.iter().map(|row| &row[name]).find(|field| !matches!(field, Field::Null));
+        let array: ArrayRef = match kind {
+            Some(Field::Str(_)) => {
+                let texts = rows.iter().map(|row| (!is_null(row, name)).then(|| text(row, name)));
+                if is_wide {
+                    Arc::new(texts.collect::<LargeStringArray>())
+                } else {
+                    Arc::new(texts.collect::<StringArray>())
+                }
+            }
+            Some(Field::TimestampMicros(_)) if is_wide => {
+                let times = numbers().map(|us| us.map(|us| us * 1000));
+                let times: TimestampNanosecondArray = times.collect();
+                Arc::new(times.with_timezone("Asia/Tokyo"))
+            }
+            Some(Field::TimestampMicros(_)) => {
+                Arc::new(numbers().collect::<TimestampMicrosecondArray>())
+            }
+            Some(Field::Bytes(_)) => {
+                let bytes = rows.iter().map(|row| match &row[name] {
+                    Field::Bytes(bytes) => Some(bytes.data()),
+                    _ => None,
+                });
+                Arc::new(bytes.collect::<BinaryArray>())
+            }
+            Some(Field::Long(_)) => Arc::new(numbers().collect::<Int64Array>()),
+            _ if is_wide => Arc::new(numbers().collect::<Int64Array>()),
+            _ => {
+                let small = numbers().map(|n| n.map(|n| i32::try_from(n).expect("a small one")));
+                Arc::new(small.collect::<Int32Array>())
+            }
+        };
+        (name.clone(), array, true)
+    };
+    RecordBatch::try_from_iter_with_nullable(rows[0].keys().map(column)).expect("rows")
+}
+
+fn options(compression: Option<CompressionType>) -> IpcWriteOptions {
+    let options = IpcWriteOptions::try_new(8, false, MetadataVersion::V5).expect("options");
+    options.try_with_compression(compression).expect("a kind")
+}
+
+/// Returns rows as a stream of Arrow, of so many at a time.
+fn arrow_stream(batch: &RecordBatch, at_a_time: usize) -> Vec<u8> {
+    let mut writer =
+        StreamWriter::try_new_with_options(Vec::new(), &batch.schema(), options(None)).unwrap();
+    for from in (0..batch.num_rows()).step_by(at_a_time) {
+        let len = at_a_time.min(batch.num_rows() - from);
+        writer.write(&batch.slice(from, len)).expect("room");
+    }
+    writer.into_inner().expect("its end")
+}
+
+/// Returns rows as a file of Arrow.
+fn arrow_file(batch: &RecordBatch, compression: CompressionType) -> Vec<u8> {
+    let options = options(Some(compression));
+    let mut writer =
+        FileWriter::try_new_with_options(Vec::new(), &batch.schema(), options).expect("a writer");
+    writer.write(batch).expect("room");
+    writer.into_inner().expect("its end")
+}
+
+/// Fetches the packets behind rows that come on standard input.
+fn fetch_rows(rows: &[u8], store: &Path, more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tapdeck"));
     command.args(["fetch", "--flows", "-", "-w", "-", "--store"]).arg(store).args(more);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program was built");
     // It may end before it has read all.
-    let _ = child.stdin.take().expect("a pipe").write_all(lines.as_bytes());
+    let _ = child.stdin.take().expect("a pipe").write_all(rows);
     child.wait_with_output().expect("its end")
+}
+
+/// Fetches the packets behind lines of JSON.
+fn fetch_lines(lines: &str, store: &Path, more: &[&str]) -> Output {
+    fetch_rows(lines.as_bytes(), store, more)
 }
 
 /// The packets of a capture file, in its order.
@@ -350,4 +428,92 @@ fn what_leads_nowhere_is_refused() {
     assert_eq!(sorted(&packets(&fs::read(&answer).unwrap())), sorted(&first));
     let nothing = tapdeck(&["fetch", "--flows", "-", "-w", answer_name]);
     assert!(nothing.status.success(), "no row needs no store: {}", said(&nothing));
+}
+
+#[test]
+fn rows_give_the_same_packets_in_each_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let [store, out, rows_file, pipe] =
+        ["store", "out", "rows", "pipe"].map(|name| dir.path().join(name));
+    fs::create_dir(&store).unwrap();
+    plain(&store, &mut SplitMix64(14), 2000);
+    let done = tapdeck(&["recover", "--dir", store.to_str().unwrap()]);
+    assert!(done.status.success(), "{}", said(&done));
+    let (rows, files) = all_rows(&store, &out);
+    assert!(rows.iter().any(|row| !is_null(row, "runs")), "some lie in several runs");
+    // Behind its first block, which names where the rows come from.
+    let answer = |out: &Output| {
+        assert!(out.status.success() && out.stderr.is_empty(), "{}", said(out));
+        let len = u32::from_ne_bytes(out.stdout[4..8].try_into().unwrap());
+        out.stdout[len as usize..].to_vec()
+    };
+    let from_file = |path: &Path| {
+        let [path, store] = [path, &store].map(|path| path.to_str().unwrap());
+        tapdeck(&["fetch", "--flows", path, "--store", store, "-w", "-"])
+    };
+    let lines: String = rows.iter().map(line).collect();
+    let expected = answer(&fetch_lines(&lines, &store, &[]));
+    assert!(expected.len() > 1 << 20);
+    let names = files.iter().flat_map(|file| ["--flows", file.to_str().unwrap()]);
+    let [all, store_name] = ["-", store.to_str().unwrap()];
+    let words = ["fetch", "-w", all, "--store", store_name].into_iter().chain(names);
+    assert!(answer(&tapdeck(&words.collect::<Vec<_>>())) == expected, "Parquet");
+    for is_wide in [false, true] {
+        let batch = batch(&rows, is_wide);
+        let forms = [
+            arrow_stream(&batch, usize::MAX),
+            arrow_stream(&batch, 100),
+            arrow_file(&batch, CompressionType::LZ4_FRAME),
+            arrow_file(&batch, CompressionType::ZSTD),
+        ];
+        for (n, bytes) in forms.iter().enumerate() {
+            let wide = if is_wide { "wide" } else { "narrow" };
+            if n < 2 {
+                assert!(answer(&fetch_rows(bytes, &store, &[])) == expected, "{wide}, {n}");
+            }
+            fs::write(&rows_file, bytes).unwrap();
+            assert!(answer(&from_file(&rows_file)) == expected, "{wide}, {n}, a file");
+        }
+    }
+    // What comes by a pipe with a name cannot be read twice, and does not have to be.
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let stream = arrow_stream(&batch(&rows, false), 1000);
+    for bytes in [&stream[..], lines.as_bytes()] {
+        let piped = std::thread::scope(|scope| {
+            scope.spawn(|| fs::write(&pipe, bytes).unwrap());
+            from_file(&pipe)
+        });
+        assert!(answer(&piped) == expected);
+    }
+    // What is not whole gives nothing, and says so in a line.
+    let whole = arrow_file(&batch(&rows, false), CompressionType::ZSTD);
+    let one = rows.iter().find(|row| !is_null(row, "runs")).unwrap();
+    let [mut without, mut other] = [one.clone(), one.clone()];
+    without.remove("offset");
+    other.insert("offset".into(), Field::Str("4096".into()));
+    let parquet = fs::read(&files[0]).unwrap();
+    for (bytes, code, what) in [
+        (&stream[..stream.len() - 100], 1, "it ends early, so rows are missing"),
+        (&stream[..100], 1, "it ends early, so rows are missing"),
+        (&arrow_stream(&batch(&[without], false), 1), 1, "it has no column offset"),
+        (&arrow_stream(&batch(&[other], false), 1), 1, "the column offset is Utf8"),
+        (&[&stream[..], &stream].concat(), 1, "something follows the end of the stream"),
+        (&parquet, 2, "files of Parquet and of Arrow are given by their names"),
+        (&whole, 2, "files of Parquet and of Arrow are given by their names"),
+    ] {
+        let refused = fetch_rows(bytes, &store, &[]);
+        let text = said(&refused);
+        assert_eq!(refused.status.code(), Some(code), "{text}");
+        assert!(text.contains(what) && text.lines().count() == 1, "{text}");
+        assert!(refused.stdout.is_empty());
+        if code == 1 {
+            fs::write(&rows_file, bytes).unwrap();
+            let text = said(&from_file(&rows_file));
+            assert!(text.contains(what) && text.contains(rows_file.to_str().unwrap()), "{text}");
+        }
+    }
+    fs::write(&rows_file, &whole[..whole.len() - 1]).unwrap();
+    let cut = from_file(&rows_file);
+    assert_eq!(cut.status.code(), Some(1));
+    assert!(said(&cut).contains("rows: it ends early, so rows are missing"), "{}", said(&cut));
 }

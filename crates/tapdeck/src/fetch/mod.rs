@@ -14,12 +14,17 @@ mod segment;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufReader, ErrorKind, IsTerminal as _, Read as _, Seek as _, stderr, stdin};
+use std::io::{
+    self, BufReader, Cursor, ErrorKind, IsTerminal as _, Read, Seek as _, stderr, stdin,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use tapdeck_flow::{Pointer, PointerError, pointers, pointers_of_lines};
+use tapdeck_flow::{
+    ARROW_FILE, ARROW_STREAM, Pointer, PointerError, pointers, pointers_of_arrow_file,
+    pointers_of_arrow_stream, pointers_of_lines,
+};
 use tapdeck_packet::printable;
 use tapdeck_store::SegmentName;
 use tapdeck_store::io::Storage;
@@ -38,7 +43,9 @@ const MOST_ROWS: usize = 1_000_000;
 /// Stores elsewhere that rows may lead to. Each is read by a process of its own.
 const MOST_ELSEWHERE: usize = 64;
 /// What a file begins with that is Parquet.
-const PARQUET: &[u8; 4] = b"PAR1";
+const PARQUET: &[u8] = b"PAR1";
+/// How many bytes of a file say what it is.
+const FIRST: u64 = 6;
 /// What stands for a row's sensor in the name of a store.
 const SENSOR: &str = "{sensor}";
 
@@ -95,26 +102,54 @@ impl Rows {
         for file in &flags.flows {
             let name = file.display();
             if file.as_os_str() == "-" {
-                rows.add(flags, file, pointers_of_lines(stdin().lock()))?;
+                let mut from = stdin().lock();
+                let first = first(&mut from).with_context(|| format!("cannot read {name}"))?;
+                if is_sought(&first) {
+                    return usage(
+                        "--flows -: files of Parquet and of Arrow are given by their names; what comes here are streams of Arrow, or JSON lines",
+                    );
+                }
+                rows.add_from_front(flags, file, first, from)?;
                 continue;
             }
             let mut open = match File::open(file) {
                 Err(e) if e.kind() == ErrorKind::NotFound => bail!("{name} does not exist"),
                 open => open.with_context(|| format!("cannot open {name}"))?,
             };
-            let mut first = Vec::new();
             let cannot = || format!("cannot read {name}");
-            open.by_ref().take(4).read_to_end(&mut first).with_context(cannot)?;
+            let first = first(&mut open).with_context(cannot)?;
+            if !is_sought(&first) {
+                rows.add_from_front(flags, file, first, open)?;
+                continue;
+            }
             open.rewind().with_context(|| {
-                format!("cannot read {name} twice: JSON lines of a pipe are `--flows -`")
+                format!("cannot read {name} twice: a pipe takes streams of Arrow and JSON lines, and no files of Parquet or Arrow")
             })?;
-            if first == PARQUET {
+            if first.starts_with(PARQUET) {
                 rows.add(flags, file, pointers(open, MOST_ROWS).with_context(cannot)?)?;
             } else {
-                rows.add(flags, file, pointers_of_lines(BufReader::new(open)))?;
+                rows.add(flags, file, pointers_of_arrow_file(open).with_context(cannot)?)?;
             }
         }
         Ok(rows)
+    }
+
+    /// Adds rows that are read from the front, of which the first bytes have been.
+    fn add_from_front(
+        &mut self,
+        flags: &flags::Fetch,
+        file: &Path,
+        first: Vec<u8>,
+        rest: impl Read,
+    ) -> Result<()> {
+        let is_arrow = first.starts_with(ARROW_STREAM);
+        let from = BufReader::new(Cursor::new(first).chain(rest));
+        if is_arrow {
+            let rows = pointers_of_arrow_stream(from);
+            let rows = rows.with_context(|| format!("cannot read {}", file.display()))?;
+            return self.add(flags, file, rows);
+        }
+        self.add(flags, file, pointers_of_lines(from))
     }
 
     fn add(
@@ -183,6 +218,18 @@ impl Rows {
         }
         Ok(segments)
     }
+}
+
+/// Whether what begins so has contents at its end that say where its rows are.
+fn is_sought(first: &[u8]) -> bool {
+    first.starts_with(PARQUET) || first.starts_with(ARROW_FILE)
+}
+
+/// Reads the bytes that say what a file is; fewer where it has no more.
+fn first(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut first = Vec::new();
+    from.take(FIRST).read_to_end(&mut first)?;
+    Ok(first)
 }
 
 /// Returns which store a row leads to.

@@ -10,7 +10,7 @@ use super::Shown;
 ///
 /// A row of what `tapdeck flows` wrote names its segment and where in it its packets lie, so no
 /// more than that is read, of a store that may lie on S3 or on a web server. Rows come as Parquet,
-/// or as JSON lines from any engine, with the columns of the flow table.
+/// or from any engine as Arrow IPC or JSON lines, with the columns of the flow table.
 ///
 /// Each row's packets are counted: where there are fewer or more than it tells, where a segment is
 /// gone or damaged, that is said, and the exit code is 1.
@@ -21,8 +21,8 @@ use super::Shown;
     tapdeck fetch --flows - --store s3://tape/berlin -w dns.pcapng
   tapdeck fetch --flows rows.jsonl --store 'https://{sensor}.example.org/tape/' -w rows.pcapng")]
 pub struct Fetch {
-    /// Rows: a Parquet file, or a file of JSON lines, an object each; - is JSON lines on standard
-    /// input; several are taken as one
+    /// Rows: a file of Parquet, of Arrow IPC (a stream, or a file as Feather is one), or of JSON
+    /// lines, an object each; - is a stream or lines on standard input; several are taken as one
     #[arg(long, value_name = "FILE|-", required = true)]
     pub flows: Vec<PathBuf>,
 
