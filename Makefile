@@ -184,8 +184,10 @@ test-fleet: test-s3 test-lake demo-fleet ## Run the tests that need engines, or 
 
 test-s3:
 	@scripts/setup.sh --lab
+	@scripts/setup.sh --fleet
 	cargo build --workspace
-	server=$$(scripts/setup-s3.sh) && TAPDECK_S3_SERVER=$$server \
+	server=$$(scripts/setup-s3.sh) && jar=$$(scripts/setup-s3.sh s3proxy) && \
+		TAPDECK_S3_SERVER=$$server TAPDECK_S3PROXY=$$jar \
 		cargo test $(GUARD) --workspace --test s3 -- --ignored
 
 # Spark reads stores by the Python module, which is put where the lake's packages are.

@@ -1,14 +1,38 @@
 #!/usr/bin/env bash
-# Builds the S3 server that the tests of stores on S3 run against, versitygw, into a cache outside
-# of the tree, and prints its path. From nothing that takes two to three minutes of a core.
+# Puts the S3 servers that the tests of stores on S3 run against into a cache outside of the tree,
+# and prints the path of the one that is asked for: versitygw, which is built and from nothing takes
+# two to three minutes of a core, or S3Proxy, which Maven fetches, 42 MB that Java runs.
 #
-#   scripts/setup-s3.sh         CACHE is TAPDECK_CACHE, or ~/.cache/tapdeck-fleet
+#   scripts/setup-s3.sh [versitygw|s3proxy]    CACHE is TAPDECK_CACHE, or ~/.cache/tapdeck-fleet
 set -euo pipefail
 
 VERSITYGW=1.8.0
 GO_MIN=1.25
+S3PROXY=2.6.0
 
 cache=${TAPDECK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tapdeck-fleet}
+
+if [[ ${1:-versitygw} == s3proxy ]]; then
+    jar=$cache/jars/s3proxy-$S3PROXY-jar-with-dependencies.jar
+    if [[ ! -f $jar ]]; then
+        for program in mvn java; do
+            command -v "$program" >/dev/null || {
+                echo "setup: $program is missing: run scripts/setup.sh --fleet" >&2
+                exit 1
+            }
+        done
+        echo "setup: fetching S3Proxy $S3PROXY into $cache" >&2
+        mkdir -p "$cache/jars"
+        draft=$(mktemp -d "$cache/jars/.draft.XXXXXX")
+        trap 'rm -rf "$draft"' EXIT
+        mvn -B -q -ntp -Dstyle.color=never dependency:copy -DoutputDirectory="$draft" \
+            -Dartifact="org.gaul:s3proxy:$S3PROXY:jar:jar-with-dependencies" >&2
+        mv "$draft/${jar##*/}" "$jar"
+    fi
+    echo "$jar"
+    exit
+fi
+
 server=$cache/bin/versitygw-$VERSITYGW
 
 if [[ ! -x $server ]]; then

@@ -1,13 +1,15 @@
-//! Stores on a real S3 server: what is asked of them is answered as it is of their directory, and
-//! rows of flow tables give the same packets.
+//! Stores on real S3 servers, of two makers: what is asked of them is answered as it is of their
+//! directory, and rows of flow tables give the same packets.
 //!
-//! `make test-fleet` builds the server and names it in `TAPDECK_S3_SERVER`.
+//! `make test-fleet` fetches the servers and names them in `TAPDECK_S3_SERVER`, which is versitygw,
+//! and `TAPDECK_S3PROXY`, a file of Java's.
 
 #[allow(dead_code)]
 #[path = "../../tapdeck/tests/awkward/mod.rs"]
 mod awkward;
 mod rows;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -27,18 +29,49 @@ struct S3 {
 }
 
 impl S3 {
-    fn start() -> Self {
-        let program = std::env::var_os("TAPDECK_S3_SERVER").expect("`make test-fleet` names it");
+    /// Starts versitygw.
+    fn versitygw() -> Self {
+        Self::start("TAPDECK_S3_SERVER", |program, address, dir| {
+            let mut server = Command::new(program);
+            server.args(["--port", address, "--quiet", "posix"]).arg(dir.join("objects"));
+            server.envs([("ROOT_ACCESS_KEY", KEY), ("ROOT_SECRET_KEY", SECRET)]);
+            server
+        })
+    }
+
+    /// Starts S3Proxy on a directory.
+    fn s3proxy() -> Self {
+        Self::start("TAPDECK_S3PROXY", |jar, address, dir| {
+            let objects = dir.join("objects").display().to_string();
+            let settings = [
+                ("s3proxy.endpoint", &*format!("http://{address}")),
+                ("s3proxy.authorization", "aws-v4"),
+                ("s3proxy.identity", KEY),
+                ("s3proxy.credential", SECRET),
+                ("jclouds.provider", "filesystem-nio2"),
+                ("jclouds.filesystem.basedir", &objects),
+                // It asks for them, and does not use them.
+                ("jclouds.identity", KEY),
+                ("jclouds.credential", SECRET),
+            ];
+            let settings = settings.map(|(name, value)| format!("{name}={value}\n")).concat();
+            let file = dir.join("s3proxy.conf");
+            fs::write(&file, settings).expect("room");
+            let mut server = Command::new("java");
+            server.arg("-jar").arg(jar).arg("--properties").arg(file);
+            server
+        })
+    }
+
+    fn start(variable: &str, command: impl Fn(&OsStr, &str, &Path) -> Command) -> Self {
+        let program = std::env::var_os(variable).expect("`make test-fleet` names it");
         let dir = tempfile::tempdir().expect("a directory");
         // Nobody else takes a port that was just given back.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr());
         let address = port.expect("an address").to_string();
         let log = fs::File::create(dir.path().join("log")).expect("a file");
         fs::create_dir(dir.path().join("objects")).expect("a directory");
-        let server = Command::new(program)
-            .args(["--port", &address, "--quiet", "posix"])
-            .arg(dir.path().join("objects"))
-            .envs([("ROOT_ACCESS_KEY", KEY), ("ROOT_SECRET_KEY", SECRET)])
+        let server = command(&program, &address, dir.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("its file"))
             .stderr(log)
@@ -112,7 +145,12 @@ fn blocks(file: &Path) -> Vec<u8> {
 #[test]
 #[ignore = "needs an S3 server: make test-fleet"]
 fn a_store_on_s3_is_answered_as_its_directory_is() {
-    let s3 = S3::start();
+    for s3 in [S3::versitygw(), S3::s3proxy()] {
+        answers_as_a_directory(&s3);
+    }
+}
+
+fn answers_as_a_directory(s3: &S3) {
     let store = Store::new(&mut SplitMix64(3), true);
     s3.copy(&store.path(), "sensors/berlin");
     let here = store.path().display().to_string();
@@ -161,7 +199,12 @@ fn rows_asked() -> usize {
 #[test]
 #[ignore = "needs an S3 server: make test-fleet"]
 fn rows_give_the_packets_that_lie_on_s3() {
-    let s3 = S3::start();
+    for s3 in [S3::versitygw(), S3::s3proxy()] {
+        gives_packets_of_rows(&s3);
+    }
+}
+
+fn gives_packets_of_rows(s3: &S3) {
     let store = Store::new(&mut SplitMix64(4), true);
     s3.copy(&store.path(), "sensors/berlin");
     let here = store.path().display().to_string();
