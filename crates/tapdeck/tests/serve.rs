@@ -485,13 +485,16 @@ fn a_member_that_reads_loses_nothing_on_one_of_sixteen_queues() {
     assert_eq!(member.geometry().nrings, 16);
     let mut came = 0;
     for look in 0..LOOKS {
-        // One flow has one queue. Nothing is read before all of it has come.
+        // One flow has one queue. Nothing is read before all of it has come, and however long that
+        // takes here, the daemon does not look meanwhile: each look closes a block, full or not.
+        daemon.program.process.hold();
         net.a.inside(|| {
             let mut sender = Sender::on("va");
             for i in look * LOOK..(look + 1) * LOOK {
                 sender.send(&frame(MAC, 1514, i));
             }
         });
+        daemon.program.process.signal(Signal::CONT);
         while came < (look + 1) * LOOK && member.counts().dropped == 0 {
             let Next::Got(packet) = member.next_packet(Some(LIMIT)).expect("it can be read") else {
                 panic!("packet {came} did not come")

@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 
 use crate::wait::{LIMIT, wait_for};
@@ -26,6 +26,17 @@ impl Running {
     /// If it has ended and was waited for.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).expect("the process is there");
+    }
+
+    /// Keeps it from doing anything until it is sent [`Signal::CONT`].
+    ///
+    /// # Panics
+    /// If it has ended.
+    pub fn hold(&self) {
+        self.signal(Signal::STOP);
+        let pid = Pid::from_child(&self.0);
+        let held = waitpid(Some(pid), WaitOptions::UNTRACED).expect("it is a child");
+        assert!(held.is_some_and(|(_, status)| status.stopped()), "it has ended");
     }
 
     /// Waits until it ends by itself.
