@@ -25,7 +25,7 @@ from .conftest import Bucket
 from .synthetic import DAY_US, T0_US
 from .test_lake import Fleet, known_hosts
 
-KILLS = int(os.environ.get("TAPDECK_LAKE_KILLS", "30"))
+KILLS = int(os.environ.get("TAPDECK_LAKE_KILLS", "20"))
 SEED = int(os.environ.get("TAPDECK_SEED", "7"))
 SENSORS = ("berlin", "hamburg")
 
