@@ -190,14 +190,16 @@ test-s3:
 		TAPDECK_S3_SERVER=$$server TAPDECK_S3PROXY=$$jar \
 		cargo test $(GUARD) --workspace --test s3 -- --ignored
 
-# Spark reads stores by the Python module, which is put where the lake's packages are.
+# Spark reads stores by the Python module, which is put where the lake's packages are. Each of two
+# processes takes whole files of tests, which have servers of their own.
 test-lake:
 	@scripts/setup.sh --python
 	@scripts/setup.sh --fleet
 	cargo build --workspace
 	cd crates/python && VIRTUAL_ENV=$(CURDIR)/lake/.venv .venv/bin/maturin develop --locked
 	jars=$$(scripts/setup-spark.sh) && server=$$(scripts/setup-s3.sh) && \
-		lake/.venv/bin/python -m pytest -q lake --build $(DEV) --jars $$jars --s3-server $$server
+		lake/.venv/bin/python -m pytest -q -n 2 --dist loadfile lake --build $(DEV) --jars $$jars \
+			--s3-server $$server
 
 demo-fleet: ## Show eight sensors, one lake, and the packets behind an answer, in two minutes (root)
 	@scripts/setup.sh --fleet
