@@ -73,8 +73,9 @@ def check(lake: Lake) -> Checked:
             there = lake.place.files(folder)
             sizes |= {found.name: found.bytes for found in there if found.name in wanted}
     for file in files:
-        found = lake.place.look(file.path) if file.path not in sizes else None
-        if sizes.get(file.path, found and found.bytes) != file.bytes:
+        if file.path not in sizes and (found := lake.place.look(file.path)):
+            sizes[file.path] = found.bytes
+        if sizes.get(file.path) != file.bytes:
             path = lake.path(file)
             done.faults.append(f"{path} is missing, or has another length than it had")
     if done.faults:

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import stat
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -49,7 +50,7 @@ TRIES = 3
 PATIENCE = timedelta(seconds=30)
 """How long an answer of S3's may take."""
 PATIENCE_FOR_PARTS = timedelta(minutes=15)
-"""How long parts may take: as long as two of them at a megabit a second, and some more."""
+"""How long a part may take: two at a time take nine minutes at 2 Mbit/s."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,8 @@ class Disk:
             if error.errno in GONE:
                 return None
             raise
+        if stat.S_ISDIR(told.st_mode):
+            return None
         return Found(name, told.st_size, told.st_mtime_ns // 1000, told.st_ctime_ns // 1000)
 
     def files(self, folder: str, depth: int = ALL) -> Iterator[Found]:
@@ -161,15 +164,12 @@ class Disk:
         with os.scandir(self.directory / folder) as entries:
             for entry in entries:
                 name = f"{folder}/{entry.name}".lstrip("/")
-                # A folder may lie on another disk. Where any number follow, links may be a ring.
-                if entry.is_dir(follow_symlinks=depth < ALL):
+                # What goes meanwhile is not there.
+                if is_folder(entry, may_be_link=depth < ALL):
                     if depth:
                         with suppress(FileNotFoundError):
-                            yield from self.files(name, depth - 1)
-                    continue
-                # What goes meanwhile is not there.
-                found = self.look(name)
-                if found is not None:
+                            yield from self.files(name, depth if depth == ALL else depth - 1)
+                elif found := self.look(name):
                     yield found
 
     def open(self, name: str) -> io.IOBase:
@@ -191,6 +191,19 @@ class Disk:
     def remove(self, name: str) -> None:
         """Removes a file, unless it is gone."""
         (self.directory / name).unlink(missing_ok=True)
+
+
+def is_folder(entry: os.DirEntry[str], may_be_link: bool) -> bool:
+    """Returns whether an entry is a folder, or where it may be one, a link to one.
+
+    A folder may lie on another disk. Where any number of folders follow, links may be a ring.
+    """
+    try:
+        return entry.is_dir(follow_symlinks=may_be_link)
+    except OSError as error:
+        if error.errno in GONE:
+            return False
+        raise
 
 
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -343,10 +356,15 @@ class S3:
                 raise refused
 
     def must_be_lake(self) -> None:
-        """Raises LakeError where there is no lake."""
-        if self.look(MARK) is None:
-            where = self.path("")
-            raise LakeError(f"{where} is no lake: tapdeck-lake init --files {where} DIR")
+        """Raises LakeError where there is no lake, or one that is not known here."""
+        where = self.path("")
+        try:
+            with self.open(MARK) as file:
+                version = json.loads(file.read())["version"]
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            raise LakeError(f"{where} is no lake: tapdeck-lake init --files {where} DIR") from None
+        if version != VERSION:
+            raise LakeError(f"{where} has version {version}, and {VERSION} is known here")
 
     def look(self, name: str) -> Found | None:
         """Returns what is known of a file; None where it is not there."""
@@ -383,7 +401,7 @@ class S3:
         """Opens a file to be read."""
         found = self.look(name)
         if found is None:
-            raise FileNotFoundError(2, "is not there", self.path(name))
+            raise FileNotFoundError(errno.ENOENT, "is not there", self.path(name))
         return Ranges(self, found)
 
     def put(self, source: Path, name: str) -> None:

@@ -416,6 +416,19 @@ def test_a_sensors_folder_may_lie_elsewhere(fleet: Fleet, tmp_path: Path) -> Non
         commit.commit(fleet.lake)
 
 
+def test_links_that_are_rings_keep_nobody_out(fleet: Fleet) -> None:
+    fleet.write("berlin", 1)
+    fleet.ship("berlin")
+    (fleet.landed / "ring").symlink_to("ring")
+    (fleet.landed / "berlin" / "ring").symlink_to("ring")
+    (fleet.landed / "berlin" / "above").symlink_to(fleet.landed)
+    assert fleet.settle().segments == 1
+    fleet.sound()
+    expire.expire(fleet.lake, 0)
+    names = [found.name for found in fleet.lake.place.files("landed")]
+    assert len(names) == 1, "each file once, however deep is looked"
+
+
 def test_a_list_that_was_made_while_files_came_is_made_again(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     stem = write_flows(tmp_path, "berlin", 1, rng, 50, T0_US + DAY_US - 60_000_000, 120_000_000)

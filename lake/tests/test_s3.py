@@ -119,6 +119,14 @@ def test_a_place_for_one_lake_is_not_taken_by_another(
     S3.parse(bucket.url).must_be_lake()
     with pytest.raises(LakeError, match="is not empty"):
         Lake.init(tmp_path / "two", files=bucket.url)
+    for mark, says in [
+        ('{"version": 2}', "has version 2"),
+        ("[]", "is no lake"),
+        ("", "is no lake"),
+    ]:
+        (bucket.directory / "lake.json").write_text(mark)
+        with pytest.raises(LakeError, match=says):
+            S3.parse(bucket.url).must_be_lake()
 
 
 def test_a_place_that_others_use_is_not_taken(tmp_path: Path, bucket: Bucket) -> None:
