@@ -20,7 +20,7 @@ use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::{WriterProperties, WriterPropertiesPtr};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, TypePtr};
@@ -145,8 +145,9 @@ impl<W: Write + Send> ParquetFile<W> {
     }
 }
 
-/// Columns whose values hardly ever come again: differences are shorter than a dictionary.
-const DIFFERENT: [&str; 4] = ["start", "end", "duration_ns", "offset"];
+/// Columns whose values hardly ever come again, or ascend: differences are shorter than a
+/// dictionary.
+const DIFFERENT: [&str; 6] = ["start", "end", "duration_ns", "src_num", "src_port", "offset"];
 
 fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
     let path = |name: &str| ColumnPath::from(name);
@@ -163,6 +164,11 @@ fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
         // The writer makes room for so many and then folds the filter to what there were.
         .set_column_bloom_filter_max_ndv(path("dst_ip"), crate::MAX_ROWS as u64)
         .set_column_bloom_filter_fpp(path("dst_ip"), FALSE_POSITIVES);
+    // Lists of granules are of one row each, and nobody asks which is the least.
+    properties = properties
+        .set_column_dictionary_enabled(path("runs"), false)
+        .set_column_encoding(path("runs"), Encoding::DELTA_LENGTH_BYTE_ARRAY)
+        .set_column_statistics_enabled(path("runs"), EnabledStatistics::None);
     for name in DIFFERENT {
         properties = properties
             .set_column_dictionary_enabled(path(name), false)

@@ -1,18 +1,18 @@
 //! Which granules hold a row's packets? Runs of successive numbers, in memory and as bytes.
 //!
 //! A flow's packets come back to granules in ascending order, so the last run is open and lies in
-//! the entry itself; those before it are a list through one arena for all flows. Most flows have
-//! one run and take nothing of the arena.
+//! the entry itself; those before it have a place in a list for all flows. Most flows have one run
+//! and no such place.
 //!
 //! A row names few runs, however thin its packets lie: nearby ones are joined, and the granules
-//! between them are read in vain.
+//! between them are read in vain. That is done as runs come, so that a flow's memory does not grow.
 
 /// Runs of a row, at most.
 const MOST: usize = 8;
 /// Runs so many granules apart are always joined: to read those is cheaper than to name both.
 const NEAR: u32 = 1;
 
-/// No run before.
+/// The flow has one run.
 const NONE: u32 = u32::MAX;
 
 /// The granules of one flow.
@@ -23,39 +23,69 @@ pub struct Granules {
     to: u32,
     /// The first granule of all.
     first: u32,
-    /// The run before the open one.
+    /// Where the runs before the open one are.
     before: u32,
+    /// A granule so far behind the open run is joined with it.
+    near: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    from: u32,
-    to: u32,
-    before: u32,
-}
-
-/// The runs of all flows that are not open.
+/// The runs of all flows that have more than one, but for the open ones.
 #[derive(Debug, Default)]
-pub struct Arena(Vec<Run>);
+pub struct ClosedRuns(Vec<Closed>);
+
+/// The runs of a flow before the open one, ascending.
+#[derive(Clone, Copy, Debug)]
+struct Closed {
+    len: u32,
+    runs: [(u32, u32); MOST - 1],
+}
 
 impl Granules {
     pub fn at(granule: u32) -> Self {
-        Self { from: granule, to: granule + 1, first: granule, before: NONE }
+        Self { from: granule, to: granule + 1, first: granule, before: NONE, near: NEAR }
     }
 
     /// Adds a granule, which is the last one or comes behind it.
     #[inline]
-    pub fn add(&mut self, granule: u32, arena: &mut Arena) {
+    pub fn add(&mut self, granule: u32, closed: &mut ClosedRuns) {
         if granule < self.to {
             return;
         }
-        if granule > self.to + NEAR {
-            let run = Run { from: self.from, to: self.to, before: self.before };
-            self.before = arena.0.len() as u32;
-            self.from = granule;
-            arena.0.push(run);
+        if granule > self.to + self.near {
+            self.begin(granule, closed);
         }
         self.to = granule + 1;
+    }
+
+    /// Begins a run and closes the open one. Where the flow has too many then, the two that are
+    /// nearest to one another are joined, of equally near ones the first.
+    fn begin(&mut self, granule: u32, closed: &mut ClosedRuns) {
+        let open = (self.from, self.to);
+        let Some(before) = closed.0.get_mut(self.before as usize) else {
+            self.before = closed.0.len() as u32;
+            closed.0.push(Closed { len: 1, runs: [open; MOST - 1] });
+            self.from = granule;
+            return;
+        };
+        let len = before.len as usize;
+        if let Some(free) = before.runs.get_mut(len) {
+            *free = open;
+            before.len += 1;
+            self.from = granule;
+            return;
+        }
+        let mut runs = [open; MOST + 1];
+        runs[..len].copy_from_slice(&before.runs);
+        runs[MOST].0 = granule;
+        let mut gaps: [u32; MOST] = std::array::from_fn(|at| runs[at + 1].0 - runs[at].1);
+        let nearest = (0..MOST).min_by_key(|at| gaps[*at]).unwrap_or(0);
+        gaps[nearest] = u32::MAX;
+        // What is nearer than all that are left would be joined at once.
+        self.near = gaps.into_iter().min().unwrap_or(NEAR) - 1;
+        runs[nearest].1 = runs[nearest + 1].1;
+        runs.copy_within(nearest + 2.., nearest + 1);
+        before.runs.copy_from_slice(&runs[..len]);
+        self.from = runs[len].0;
     }
 
     /// Returns the first granule and the one behind the last.
@@ -63,48 +93,23 @@ impl Granules {
         (self.first, self.to)
     }
 
-    /// Puts the runs into a list, ascending, with those joined that are nearest to one another
-    /// where there are too many.
-    pub fn list(&self, arena: &Arena, to: &mut Vec<(u32, u32)>) {
+    /// Returns a word that depends on what [`Granules::list`] reads.
+    #[inline]
+    pub fn touch(&self, closed: &ClosedRuns) -> u32 {
+        closed.0.get(self.before as usize).map_or(0, |before| before.len ^ before.runs[MOST - 2].1)
+    }
+
+    /// Puts the runs into a list, ascending.
+    pub fn list(&self, closed: &ClosedRuns, to: &mut Vec<(u32, u32)>) {
         to.clear();
+        if let Some(before) = closed.0.get(self.before as usize) {
+            to.extend_from_slice(&before.runs[..before.len as usize]);
+        }
         to.push((self.from, self.to));
-        let mut before = self.before;
-        while let Some(run) = arena.0.get(before as usize) {
-            to.push((run.from, run.to));
-            before = run.before;
-        }
-        to.reverse();
-        join_nearest(to);
     }
 }
 
-/// Joins the runs with the smallest gaps between them, of equal ones the first, until few are left.
-fn join_nearest(runs: &mut Vec<(u32, u32)>) {
-    let too_many = runs.len().saturating_sub(MOST);
-    if too_many == 0 {
-        return;
-    }
-    let mut gaps: Vec<(u32, usize)> =
-        runs.windows(2).zip(1..).map(|(pair, at)| (pair[1].0 - pair[0].1, at)).collect();
-    gaps.sort_unstable();
-    let mut is_joined = vec![false; runs.len()];
-    gaps.iter().take(too_many).for_each(|(_, at)| is_joined[*at] = true);
-    let mut joined: Vec<(u32, u32)> = Vec::with_capacity(MOST);
-    for (run, is_joined) in runs.iter().zip(is_joined) {
-        match joined.last_mut().filter(|_| is_joined) {
-            Some(last) => last.1 = run.1,
-            None => joined.push(*run),
-        }
-    }
-    *runs = joined;
-}
-
-impl Arena {
-    /// Returns how many runs there are.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
+impl ClosedRuns {
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -171,40 +176,71 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arena, Granules, put_runs, take_runs};
+    use tapdeck_testkit::SplitMix64;
+
+    use super::{ClosedRuns, Granules, MOST, NEAR, put_runs, take_runs};
 
     #[test]
     fn runs_are_those_of_the_granules_that_were_added() {
-        let mut arena = Arena::default();
+        let mut closed = ClosedRuns::default();
         let (mut one, mut other) = (Granules::at(3), Granules::at(0));
         for granule in [3, 4, 4, 5, 9, 9, 12, 13, 15] {
-            one.add(granule, &mut arena);
-            other.add(granule, &mut arena);
+            one.add(granule, &mut closed);
+            other.add(granule, &mut closed);
         }
         let mut list = Vec::new();
-        one.list(&arena, &mut list);
+        one.list(&closed, &mut list);
         // One granule between two runs is taken along.
         assert_eq!(list, [(3, 6), (9, 10), (12, 16)]);
         assert_eq!(one.span(), (3, 16));
-        other.list(&arena, &mut list);
+        other.list(&closed, &mut list);
         assert_eq!(list, [(0, 1), (3, 6), (9, 10), (12, 16)]);
     }
 
     #[test]
     fn of_too_many_runs_the_nearest_are_joined() {
-        let mut arena = Arena::default();
+        let mut closed = ClosedRuns::default();
         let mut granules = Granules::at(0);
         let starts = [0, 10, 20, 23, 33, 43, 46, 56, 66, 69];
         for granule in starts {
-            granules.add(granule, &mut arena);
+            granules.add(granule, &mut closed);
         }
         let mut list = Vec::new();
-        granules.list(&arena, &mut list);
+        granules.list(&closed, &mut list);
         let expected = [0, 10, 20, 33, 43, 56, 66, 69].map(|from| match from {
             20 | 43 => (from, from + 4),
             from => (from, from + 1),
         });
         assert_eq!(list, expected);
+    }
+
+    /// What is joined as runs come is what would be joined if all of them were known.
+    #[test]
+    fn joining_does_not_wait_for_all_runs() {
+        let mut random = SplitMix64(7);
+        for round in 0..2000 {
+            let widest = [3, 8, 40, 5000][round % 4];
+            let mut granule = random.below(widest);
+            let (mut closed, mut granules) = (ClosedRuns::default(), Granules::at(granule));
+            let mut all = vec![(granule, granule + 1)];
+            for _ in 0..random.below(60_u32) {
+                granule += random.below(widest);
+                granules.add(granule, &mut closed);
+                match all.last_mut() {
+                    Some(last) if granule <= last.1 + NEAR => last.1 = last.1.max(granule + 1),
+                    _ => all.push((granule, granule + 1)),
+                }
+            }
+            while all.len() > MOST {
+                let gap = |at: &usize| all[*at].0 - all[*at - 1].1;
+                let nearest = (1..all.len()).min_by_key(gap).unwrap();
+                all[nearest - 1].1 = all[nearest].1;
+                all.remove(nearest);
+            }
+            let mut list = Vec::new();
+            granules.list(&closed, &mut list);
+            assert_eq!(list, all, "round {round}");
+        }
     }
 
     #[test]

@@ -4,15 +4,16 @@
 //! rings lie in a segment by blocks, that is not the order of time; so a row's times are the
 //! earliest and the latest, and each day has rows of its own.
 //!
-//! Memory is bounded by the numbers of rows ([`MAX_ROWS`]) and of runs of granules: where either is
-//! reached, all rows are taken out and flows that go on get new ones. That happens between two
-//! granules alone, so that of each row whole granules are known.
+//! Memory is bounded by the number of rows ([`MAX_ROWS`]): where it is reached, all rows are taken
+//! out and flows that go on get new ones. That happens between two granules alone, so that of each
+//! row whole granules are known.
 //!
 //! **Forward** is the direction of the TCP connection's opening, or of the ICMP request; else
 //! towards the port below 1024, where one end alone has such a port; else that of the earliest
 //! packet. The first three do not change from one slice to the next.
 
 use std::hash::{BuildHasher, RandomState};
+use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
@@ -23,13 +24,15 @@ use tapdeck_packet::numbers::{icmp, ip_protocol};
 use crate::DAY_NS;
 use crate::key::{Key, Kind, Sender};
 use crate::row::{EndReason, Row, Rows};
-use crate::runs::{Arena, Granules, put_runs};
+use crate::runs::{ClosedRuns, Granules, put_runs};
 
-/// How many rows a table holds before it wants to be emptied. A row takes 144 bytes, more again
-/// while the table is emptied.
+/// How many rows a table holds before it wants to be emptied. A row takes 152 bytes, 60 more where
+/// it has more than one run of granules, and again so much while the table is emptied.
 pub const MAX_ROWS: usize = 250_000;
-/// How many runs of granules that are not each row's last a table holds, 12 bytes each.
-const MAX_RUNS: usize = 2 << 20;
+
+/// Entries that are fetched into the cache together: each of them may wait for memory, and those
+/// of one row after the other would wait in turn.
+const FETCHED: usize = 32;
 
 /// Ports below are those of services (RFC 6335, section 6: system ports).
 const SERVICE_PORTS: u16 = 1024;
@@ -53,7 +56,7 @@ pub struct FlowTable {
     /// For each place the upper half of a hash, and the entry's index and 1 more; 0 where none is.
     slots: Vec<u64>,
     entries: Vec<Entry>,
-    arena: Arena,
+    closed_runs: ClosedRuns,
     max_rows: usize,
     /// The granules that have ended.
     places: Vec<Range<u64>>,
@@ -95,7 +98,7 @@ impl FlowTable {
             seed,
             slots: vec![0; 4096],
             entries: Vec::new(),
-            arena: Arena::default(),
+            closed_runs: ClosedRuns::default(),
             max_rows,
             places: Vec::new(),
             lost: Vec::new(),
@@ -112,9 +115,9 @@ impl FlowTable {
         let (key, sender) = Key::of(&found, day);
         let granule = self.places.len() as u32;
         let at = self.find(&key, time_ns, sender, granule);
-        let Self { entries, arena, .. } = self;
+        let Self { entries, closed_runs, .. } = self;
         let entry = &mut entries[at];
-        entry.granules.add(granule, arena);
+        entry.granules.add(granule, closed_runs);
         entry.add(&found, sender, original_len, time_ns);
     }
 
@@ -169,7 +172,7 @@ impl FlowTable {
 
     /// Whether the table wants to be emptied by [`FlowTable::take`]; asked between granules.
     pub fn is_full(&self) -> bool {
-        self.entries.len() >= self.max_rows || self.arena.len() >= MAX_RUNS
+        self.entries.len() >= self.max_rows
     }
 
     /// Takes all rows out, though the segment goes on.
@@ -192,20 +195,26 @@ impl FlowTable {
         let last_day = self.entries.iter().map(|entry| entry.key.day()).max();
         let mut rows = Rows { rows: Vec::with_capacity(order.len()), runs: Vec::new() };
         let mut list = Vec::new();
-        for (_, index) in order {
-            let entry = &self.entries[index as usize];
+        let fetched = order.chunks(FETCHED).flat_map(|chunk| {
+            for (_, index) in chunk {
+                black_box(self.entries[*index as usize].touch(&self.closed_runs));
+            }
+            chunk
+        });
+        for (_, index) in fetched {
+            let entry = &self.entries[*index as usize];
             let reason = match reason {
                 _ if entry.is_closed() => EndReason::Closed,
                 _ if Some(entry.key.day()) < last_day => EndReason::Midnight,
                 reason => reason,
             };
-            entry.granules.list(&self.arena, &mut list);
+            entry.granules.list(&self.closed_runs, &mut list);
             let row = self.row(entry, reason, &list, &mut rows.runs);
             rows.rows.push(row);
         }
         self.entries.clear();
         self.slots.fill(0);
-        self.arena.clear();
+        self.closed_runs.clear();
         rows
     }
 
@@ -228,6 +237,7 @@ impl FlowTable {
         // What the other end sent alone tells of a direction in which nothing went.
         let icmp = icmp[if packets[there] > 0 { there } else { back }];
         let (first, end) = entry.granules.span();
+        let has_lost = self.lost.last().is_some_and(|lost| *lost > 0);
         let lost_before = |granule: u32| match granule.checked_sub(1) {
             Some(before) => self.lost.get(before as usize).copied().unwrap_or(0),
             None => 0,
@@ -256,7 +266,11 @@ impl FlowTable {
             ip_bytes: both(ip_bytes),
             tcp_flags: is_tcp.then_some([flags[there], flags[back]]),
             end_reason,
-            lost: list.iter().map(|(from, to)| lost_before(*to) - lost_before(*from)).sum(),
+            lost: list
+                .iter()
+                .filter(|_| has_lost)
+                .map(|(from, to)| lost_before(*to) - lost_before(*from))
+                .sum(),
             offset,
             span: upto - offset,
             granules: self.is_indexed.then(|| list.iter().map(|(from, to)| to - from).sum()),
@@ -322,6 +336,13 @@ impl Entry {
         if flags & RST != 0 {
             self.said |= RESET;
         }
+    }
+
+    /// Returns a word that depends on each line of the cache in which the entry lies.
+    #[inline]
+    fn touch(&self, closed_runs: &ClosedRuns) -> u64 {
+        let words = self.key.address(Sender::Low)[0] ^ self.packets[0] ^ self.ip_bytes[1];
+        words ^ u64::from(self.said) ^ u64::from(self.granules.touch(closed_runs))
     }
 
     fn is_closed(&self) -> bool {
