@@ -176,7 +176,7 @@ test-vm: ## Run the tests on other kernels, and the package's in a fresh Debian,
 	@scripts/setup.sh --package
 	scripts/test-package.sh
 
-.PHONY: test-fleet test-lake test-s3 demo-fleet bench-lake bench-fetch
+.PHONY: test-fleet test-lake test-s3 demo-fleet bench-lake bench-engines bench-fetch
 
 # What needs engines that are no packages of Debian's: each part by itself, so that one can be run
 # alone.
@@ -210,6 +210,11 @@ demo-fleet: ## Show eight sensors, one lake, and the packets behind an answer, i
 bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 10000000' takes fewer
 	@scripts/setup.sh --fleet
 	lake/.venv/bin/python lake/bench.py $(BENCH)
+
+bench-engines: ## Ask three engines about a table of 100 million rows on S3; BENCH='--rows 10000000'
+	@scripts/setup.sh --fleet
+	jars=$$(scripts/setup-spark.sh) && server=$$(scripts/setup-s3.sh) && \
+		lake/.venv/bin/python lake/bench_engines.py --jars $$jars --s3-server $$server $(BENCH)
 
 bench-fetch: ## Time the packets of one row, from a directory and from S3, near and far
 	@scripts/setup.sh --fleet

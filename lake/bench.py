@@ -62,7 +62,7 @@ def ask(lake: Lake, when: str) -> None:
 def fill(directory: Path, rows: int) -> str:
     """Writes flow tables of so many rows, as sensors would."""
     rng = np.random.default_rng(1)
-    segments = max(rows // (SEGMENT_ROWS * SENSORS * DAYS), 1)
+    segments = max(rows // (SEGMENT_ROWS * SENSORS * DAYS), 2)
     of_each = rows // (segments * SENSORS * DAYS)
     length_us = DAY_US // segments
     for sensor in range(SENSORS):

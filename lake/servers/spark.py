@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
@@ -30,47 +29,63 @@ ENVIRONMENT = {
 }
 
 
-@dataclass
 class Cluster:
-    """Where the master is, and the workers, to be killed."""
+    """A master and its workers, which may be killed, and others started."""
 
-    address: str
-    workers: list[subprocess.Popen[bytes]]
+    def __init__(self, work: Path, worker_mib: int) -> None:
+        self.work, self.worker_mib = work, worker_mib
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.address = ""
 
+    def begin(self) -> None:
+        """Starts the master and two workers."""
+        _, log = self.start("master", "master.Master", "--port", "0")
+        self.address = wait_for(log, r"Starting Spark master at (spark://\S+)")
+        for _ in range(2):
+            self.start_worker()
 
-@contextmanager
-def cluster(work: Path) -> Iterator[Cluster]:
-    """Starts a cluster whose files go into a directory, and ends it."""
-    started: list[subprocess.Popen[bytes]] = []
+    def start_worker(self) -> None:
+        """Starts a worker of one core."""
+        name = f"worker{len(self.workers) + 1}"
+        limits = ["--cores", "1", "--memory", f"{self.worker_mib}m"]
+        limits += ["--work-dir", str(self.work / name)]
+        process, log = self.start(name, "worker.Worker", *limits, self.address)
+        wait_for(log, "Successfully registered with master")
+        self.workers.append(process)
 
-    def start(name: str, kind: str, *arguments: str) -> Path:
-        log = work / f"{name}.log"
+    def start(self, name: str, kind: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Starts a process of Spark's. Returns it, and its log."""
+        log = self.work / f"{name}.log"
         command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
         command += [*arguments, "--host", "127.0.0.1", "--webui-port", "0"]
         with log.open("wb") as out:
-            started.append(
-                subprocess.Popen(
-                    command,
-                    cwd=work,
-                    env={**os.environ, **ENVIRONMENT},
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                )
+            process = subprocess.Popen(
+                command,
+                cwd=self.work,
+                env={**os.environ, **ENVIRONMENT},
+                stdout=out,
+                stderr=subprocess.STDOUT,
             )
-        return log
+        self.started.append(process)
+        return process, log
 
-    try:
-        log = start("master", "master.Master", "--port", "0")
-        address = wait_for(log, r"Starting Spark master at (spark://\S+)")
-        for name in ("worker1", "worker2"):
-            limits = ["--cores", "1", "--memory", "1g", "--work-dir", str(work / name)]
-            worker = start(name, "worker.Worker", *limits, address)
-            wait_for(worker, "Successfully registered with master")
-        yield Cluster(address, started[1:])
-    finally:
-        for process in reversed(started):
+    def end(self) -> None:
+        """Ends all of it."""
+        for process in reversed(self.started):
             process.kill()
             process.wait()
+
+
+@contextmanager
+def cluster(work: Path, worker_mib: int = 1024) -> Iterator[Cluster]:
+    """Starts a cluster whose files go into a directory, and ends it."""
+    begun = Cluster(work, worker_mib)
+    try:
+        begun.begin()
+        yield begun
+    finally:
+        begun.end()
 
 
 def wait_for(log: Path, what: str) -> str:
@@ -84,8 +99,8 @@ def wait_for(log: Path, what: str) -> str:
         time.sleep(0.1)
 
 
-def session(address: str, work: Path, jars: str) -> SparkSession:
-    """Begins a session at a master.
+def session(address: str, work: Path, jars: str, executor: str = "768m") -> SparkSession:
+    """Begins a session at a master, whose executors have some memory.
 
     `jars` is the class path of what Spark does not bring along. All sessions of a process have the
     same, since Spark's Java is started once.
@@ -97,7 +112,7 @@ def session(address: str, work: Path, jars: str) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.executor.memory": "768m",
+        "spark.executor.memory": executor,
         "spark.driver.extraClassPath": jars,
         "spark.executor.extraClassPath": jars,
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",

@@ -6,17 +6,13 @@ runs on a master and two workers, and puts files together while the lake goes on
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import duckdb
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyspark.sql import DataFrame, SparkSession
 
 from servers.postgres import Server
@@ -25,77 +21,14 @@ from tapdeck_lake import commit, compact, expire, jobs, ship
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.engine import over_lake
 from tapdeck_lake.errors import LakeError
-from tapdeck_lake.iceberg import CATALOG, TABLE, sum_of
-from tapdeck_lake.spark_settings import add_to, settings
+from tapdeck_lake.iceberg import sum_of
+from tapdeck_lake.spark_settings import settings
 
 from .conftest import Bucket
+from .engines import answers, duckdb_over, plain, pyiceberg_over, session_over, spark_over
 from .synthetic import DAY_US, T0_US
 from .test_lake import Fleet
 from .workers import first_worker_killed
-
-# What all of the engines understand. Times are compared as the engines return them.
-QUESTIONS = {
-    "rows": 'select count(*), sum(fwd_packets + rev_packets), min(start), max("end") from flows',
-    "by hour": "select date_trunc('hour', start) as hour, count(*), sum(fwd_bytes) from flows "
-    "group by 1 order by 1",
-    "top ten hosts": "select src_ip, sum(fwd_bytes) as n from flows group by 1 "
-    "order by n desc, src_ip limit 10",
-    "one host in one hour": "select start, dst_ip, dst_port, fwd_bytes from flows "
-    "where src_ip = '10.0.0.0' and start >= timestamp '2026-01-02 00:00:00' "
-    "and start < timestamp '2026-01-02 01:00:00' order by start, dst_ip, dst_port, fwd_bytes",
-    "sensors and protocols": "select sensor, proto, count(*) from flows group by 1, 2 "
-    "order by 1, 2",
-    "ports": "select dst_port, sum(rev_packets) from flows where proto = 6 group by 1 order by 1",
-    "flags": "select fwd_tcp_flags, count(*) from flows group by 1 order by 1 nulls first",
-    "a network": "select count(*), count(distinct dst_num) from flows "
-    "where dst_num between 167772160 and 167837695",
-    "longest": "select duration_ns, src_ip, src_port, dst_ip from flows "
-    "order by duration_ns desc, src_ip, src_port, dst_ip limit 20",
-    "seen by both sensors": "select dst_ip, count(distinct sensor) as n from flows group by 1 "
-    "having count(distinct sensor) > 1 order by 1",
-    "pairs": "select a.src_ip, count(*) from flows a join flows b on a.src_ip = b.dst_ip "
-    "and a.dst_ip = b.src_ip and a.sensor <> b.sensor group by 1 order by 1",
-    "where packets lie": 'select sensor, segment, "offset", span, granules from flows '
-    "where src_ip = '10.0.0.1' and dst_port = 443 order by 1, 2, 3, 4, 5",
-}
-
-Answers = dict[str, list[tuple[Any, ...]]]
-
-
-def plain(rows: list[Any]) -> list[tuple[Any, ...]]:
-    """Rows as each engine is to have them: a time is one of UTC."""
-    return [tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row) for row in rows]
-
-
-def over(spark: SparkSession, lake: Lake) -> SparkSession:
-    """A session that knows a lake's catalog."""
-    own = spark.newSession()
-    # What stands in double quotes is a name, as in the other engines.
-    own.conf.set("spark.sql.ansi.doubleQuotedIdentifiers", "true")
-    add_to(own, lake)
-    return own
-
-
-def by_duckdb(lake: Lake) -> Answers:
-    db = over_lake(Lake(lake.directory))
-    return {name: plain(db.execute(asked).fetchall()) for name, asked in QUESTIONS.items()}
-
-
-def by_pyiceberg(lake: Lake) -> Answers:
-    """The table as PyIceberg reads it, found by its catalog alone."""
-    on_s3 = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": os.environ["AWS_REGION"]}
-    catalog = load_catalog(CATALOG, type="sql", uri=lake.server, **on_s3)
-    db = duckdb.connect()
-    db.execute("set TimeZone = 'UTC'")
-    db.register("flows", catalog.load_table(TABLE).scan().to_arrow())
-    return {name: plain(db.execute(asked).fetchall()) for name, asked in QUESTIONS.items()}
-
-
-def by_spark(spark: SparkSession, lake: Lake) -> Answers:
-    own = over(spark, lake)
-    own.sql(f"use {CATALOG}.{CATALOG}")
-    return {name: plain(own.sql(asked).collect()) for name, asked in QUESTIONS.items()}
-
 
 HOSTS = (
     "hour, sensor, host, host_num, flows, sent_packets, sent_bytes, received_packets, "
@@ -135,16 +68,16 @@ on_disk_and_s3 = pytest.mark.parametrize("fleet", ["disk", "s3"], indirect=True)
 
 @on_disk_and_s3
 def test_three_engines_have_the_same_answers(fleet: Fleet, spark: SparkSession) -> None:
-    wanted = by_duckdb(fleet.lake)
+    wanted = answers(duckdb_over(fleet.lake))
     assert wanted["rows"][0][0] == 6000
     assert all(wanted.values()), "each question has an answer"
-    assert by_pyiceberg(fleet.lake) == wanted
-    assert by_spark(spark, fleet.lake) == wanted
-    done = jobs.compact(over(spark, fleet.lake))
+    assert answers(pyiceberg_over(fleet.lake)) == wanted
+    assert answers(spark_over(spark, fleet.lake)) == wanted
+    done = jobs.compact(session_over(spark, fleet.lake))
     assert (done.before, done.after) == (10, 4), "a file for each day and sensor, of several"
-    assert by_duckdb(fleet.lake) == wanted
-    assert by_pyiceberg(fleet.lake) == wanted
-    assert by_spark(spark, fleet.lake) == wanted
+    assert answers(duckdb_over(fleet.lake)) == wanted
+    assert answers(pyiceberg_over(fleet.lake)) == wanted
+    assert answers(spark_over(spark, fleet.lake)) == wanted
     # The lake goes on from there, and its register with it.
     fleet.lake = Lake(fleet.lake.directory)
     fleet.write("berlin", 7, 300, begin_us=T0_US + 2 * DAY_US)
@@ -153,16 +86,16 @@ def test_three_engines_have_the_same_answers(fleet: Fleet, spark: SparkSession) 
     expire.expire(fleet.lake, 0)
     assert fleet.sound()["rows"] == 6300
     assert fleet.rows() == fleet.written("berlin", "hamburg")
-    wanted = by_duckdb(fleet.lake)
-    assert by_pyiceberg(fleet.lake) == wanted
-    assert by_spark(spark, fleet.lake) == wanted
+    wanted = answers(duckdb_over(fleet.lake))
+    assert answers(pyiceberg_over(fleet.lake)) == wanted
+    assert answers(spark_over(spark, fleet.lake)) == wanted
 
 
 @on_disk_and_s3
 def test_files_that_spark_made_are_removed_when_nobody_needs_them(
     fleet: Fleet, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = over(spark, fleet.lake)
+    own = session_over(spark, fleet.lake)
     jobs.hosts(own)
     jobs.compact(own)
     fleet.lake = Lake(fleet.lake.directory)
@@ -197,7 +130,7 @@ def names(fleet: Fleet, folder: str) -> set[str]:
 
 
 def test_hosts_of_spark_are_those_of_the_lake(fleet: Fleet, spark: SparkSession) -> None:
-    own = over(spark, fleet.lake)
+    own = session_over(spark, fleet.lake)
     # A day is one of UTC, wherever Spark is.
     own.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
     days = ["2026-01-01", "2026-01-02", "2026-01-03"]
@@ -220,7 +153,7 @@ def test_hosts_of_spark_are_those_of_the_lake(fleet: Fleet, spark: SparkSession)
 def test_hosts_of_days_whose_rows_are_expired_stay(
     fleet: Fleet, spark: SparkSession, late: int
 ) -> None:
-    own = over(spark, fleet.lake)
+    own = session_over(spark, fleet.lake)
     jobs.hosts(own)
     known = hosts_by_spark(own)
     expire.expire(fleet.lake, 0, keep_days=1, today="2026-01-03")
@@ -243,7 +176,7 @@ def test_hosts_of_days_whose_rows_are_expired_stay(
 def test_of_two_jobs_that_roll_up_the_same_days_one_fails(
     fleet: Fleet, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, other = over(spark, fleet.lake), over(spark, fleet.lake)
+    own, other = session_over(spark, fleet.lake), session_over(spark, fleet.lake)
     jobs.hosts(other)
     fleet.write("berlin", 7, 100, begin_us=T0_US + DAY_US)
     fleet.settle("berlin")
@@ -266,7 +199,7 @@ def test_of_two_jobs_that_roll_up_the_same_days_one_fails(
 
 def test_the_lake_and_spark_commit_beside_each_other(fleet: Fleet, spark: SparkSession) -> None:
     """None of both loses what the other has done meanwhile."""
-    own = over(spark, fleet.lake)
+    own = session_over(spark, fleet.lake)
     rewritten: list[jobs.Compacted] = []
     failed: list[BaseException] = []
 
@@ -295,7 +228,7 @@ def test_a_catalog_in_sqlite_is_read_and_changed_by_spark(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     fleet = filled(Fleet(tmp_path, kind="iceberg"))
-    own = over(spark, fleet.lake)
+    own = session_over(spark, fleet.lake)
     assert own.table(jobs.FLOWS).count() == 6000
     assert jobs.compact(own).after == 4
     assert Fleet.sound(fleet)["rows"] == 6000
@@ -408,11 +341,11 @@ def test_spark_is_told_of_no_plain_files(tmp_path: Path) -> None:
 def test_a_worker_that_is_killed_costs_no_row(
     fleet: Fleet, spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
 ) -> None:
-    wanted = by_duckdb(fleet.lake)
-    own = over(spark, fleet.lake)
+    wanted = answers(duckdb_over(fleet.lake))
+    own = session_over(spark, fleet.lake)
     with first_worker_killed(spark_cluster, tmp_path) as count:
         assert own.table(jobs.FLOWS).repartition(8).rdd.mapPartitions(count).sum() == 6000
     # What is left of the cluster answers as before, and puts files together.
-    assert by_spark(spark, fleet.lake) == wanted
+    assert answers(spark_over(spark, fleet.lake)) == wanted
     assert jobs.compact(own).after == 4
-    assert by_spark(spark, fleet.lake) == wanted
+    assert answers(spark_over(spark, fleet.lake)) == wanted
