@@ -211,7 +211,7 @@ bench-lake: ## Fill, compact and ask a lake of 100 million rows; BENCH='--rows 1
 	@scripts/setup.sh --fleet
 	lake/.venv/bin/python lake/bench.py $(BENCH)
 
-bench-engines: ## Ask three engines about a table of 100 million rows on S3; BENCH='--rows 10000000'
+bench-engines: ## Ask three engines about 100 million rows on S3; BENCH='--rows 10000000' (root)
 	@scripts/setup.sh --fleet
 	jars=$$(scripts/setup-spark.sh) && server=$$(scripts/setup-s3.sh) && \
 		lake/.venv/bin/python lake/bench_engines.py --jars $$jars --s3-server $$server $(BENCH)

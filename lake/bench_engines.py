@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -62,7 +63,7 @@ def asked(lake: Lake, session: SparkSession, spill: Path, when: str) -> dict[str
 @contextmanager
 def first_worker_killed(cluster: spark.Cluster, session: SparkSession) -> Iterator[None]:
     """Kills the first worker as soon as both are busy with what Spark is asked meanwhile."""
-    is_over = threading.Event()
+    is_over, is_killed = threading.Event(), threading.Event()
 
     def kill() -> None:
         tracker = session.sparkContext.statusTracker()
@@ -70,6 +71,7 @@ def first_worker_killed(cluster: spark.Cluster, session: SparkSession) -> Iterat
             stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
             if sum(one.numActiveTasks for one in stages if one) >= 2:
                 cluster.workers[0].kill()
+                is_killed.set()
                 return
 
     killer = threading.Thread(target=kill)
@@ -79,7 +81,7 @@ def first_worker_killed(cluster: spark.Cluster, session: SparkSession) -> Iterat
     finally:
         is_over.set()
         killer.join()
-    if cluster.workers[0].poll() is None:
+    if not is_killed.is_set():
         sys.exit("bench-engines: it was done before a worker could be killed: take more rows")
 
 
@@ -100,7 +102,7 @@ def run(work: Path, sensors: Path, rows: int, jars: str, program: Path, stack: E
         timed(f"ship {flows.name}", partial(ship.ship, flows, lake, None))
     timed("commit", lambda: commit.commit(lake))
     own = session_over(session, lake)
-    print(f"| question | {' | '.join(['DuckDB', 'PyIceberg', 'Spark'])} | |")
+    print("| question | DuckDB | PyIceberg | Spark | |")
     before = asked(lake, session, work / "spill.duckdb", "as it landed")
     timed("hosts, by Spark", lambda: jobs.hosts(own))
     with first_worker_killed(cluster, session):
@@ -120,12 +122,14 @@ def main() -> None:
     flags.add_argument("--rows", type=int, default=100_000_000)
     flags.add_argument("--jars", type=Path, required=True, help="what setup-spark.sh has fetched")
     flags.add_argument("--s3-server", type=Path, required=True, help="what setup-s3.sh has built")
-    flags.add_argument("--dir", type=Path, help="where all files are made [a temporary directory]")
+    flags.add_argument("--dir", type=Path, help="where most files are made [a temporary directory]")
     flags.add_argument(
         "--sensors", type=Path, help="where flow tables are written, unless they are there already"
     )
     options = flags.parse_args()
     jars = ":".join(str(jar.resolve()) for jar in sorted(options.jars.glob("*.jar")))
+    for by in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(by, signal.default_int_handler)
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.dir)))
         sensors = options.sensors or work / "sensors"

@@ -63,7 +63,7 @@ class Cluster:
             process = subprocess.Popen(
                 command,
                 cwd=self.work,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT, "SPARK_LOCAL_DIRS": str(self.work / "local")},
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )

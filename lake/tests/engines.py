@@ -56,7 +56,13 @@ Ask = Callable[[str], Rows]
 
 def plain(rows: list[Any]) -> Rows:
     """Rows as each engine is to have them: a time is one of UTC."""
-    return [tuple(v.astimezone(UTC) if isinstance(v, datetime) else v for v in row) for row in rows]
+
+    def same(value: object) -> object:
+        if isinstance(value, datetime):
+            return value.astimezone(UTC)
+        return bytes(value) if isinstance(value, bytearray) else value
+
+    return [tuple(map(same, row)) for row in rows]
 
 
 def duckdb_over(lake: Lake) -> Ask:
@@ -68,8 +74,8 @@ def duckdb_over(lake: Lake) -> Ask:
 def pyiceberg_over(lake: Lake, spill: Path | None = None) -> Ask:
     """The table as PyIceberg reads it, found by its catalog alone.
 
-    PyIceberg reads and asks nothing, so the columns that a question has are put into a table of
-    DuckDB's: in memory, or in a file.
+    PyIceberg reads and asks nothing, so what it reads is put into a table of DuckDB's: all of it
+    into memory, or into a file the columns that a question has.
     """
     on_s3 = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": os.environ["AWS_REGION"]}
     catalog = load_catalog(CATALOG, type="sql", uri=lake.server, **on_s3)
@@ -79,8 +85,8 @@ def pyiceberg_over(lake: Lake, spill: Path | None = None) -> Ask:
     def ask(asked: str) -> Rows:
         table = catalog.load_table(TABLE)
         names = [field.name for field in table.schema().fields]
-        wanted = tuple(name for name in names if re.search(rf"\b{name}\b", asked))
-        db.register("read", table.scan(selected_fields=wanted).to_arrow_batch_reader())
+        wanted = [name for name in names if spill is None or re.search(rf"\b{name}\b", asked)]
+        db.register("read", table.scan(selected_fields=tuple(wanted)).to_arrow_batch_reader())
         db.execute("create or replace table flows as from read")
         db.unregister("read")
         return plain(db.execute(asked).fetchall())

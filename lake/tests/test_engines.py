@@ -6,12 +6,16 @@ runs on a master and two workers, and puts files together while the lake goes on
 
 from __future__ import annotations
 
+import random
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 from uuid import uuid4
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,11 +25,13 @@ from tapdeck_lake import commit, compact, expire, jobs, ship
 from tapdeck_lake.catalog import Lake
 from tapdeck_lake.engine import over_lake
 from tapdeck_lake.errors import LakeError
+from tapdeck_lake.flow_files import SCHEMA
 from tapdeck_lake.iceberg import sum_of
 from tapdeck_lake.spark_settings import settings
 
 from .conftest import Bucket
-from .engines import answers, duckdb_over, plain, pyiceberg_over, session_over, spark_over
+from .engines import Rows, answers, duckdb_over, plain, pyiceberg_over, session_over, spark_over
+from .stores import SECOND, T0_NS, drawn_segment, run, write_store
 from .synthetic import DAY_US, T0_US
 from .test_lake import Fleet
 from .workers import first_worker_killed
@@ -89,6 +95,50 @@ def test_three_engines_have_the_same_answers(fleet: Fleet, spark: SparkSession) 
     wanted = answers(duckdb_over(fleet.lake))
     assert answers(pyiceberg_over(fleet.lake)) == wanted
     assert answers(spark_over(spark, fleet.lake)) == wanted
+
+
+def test_engines_have_the_values_that_the_program_writes(
+    tapdeck: Path,
+    tmp_path: Path,
+    postgres: Server,
+    bucket: Bucket,
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rng = random.Random(11)
+    segments = {n: drawn_segment(rng, T0_NS + n * 60 * SECOND, 7500) for n in range(1, 5)}
+    write_store(tmp_path / "store", segments, tapdeck)
+    flows = tmp_path / "flows"
+    run(tapdeck, "flows", "--dir", tmp_path / "store", "-o", flows, "--sensor", "berlin")
+    files = sorted(flows.glob("*.parquet"))
+    assert len(files) == 4
+    group = pq.read_metadata(files[0]).row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    encodings = {column.path_in_schema: column.encodings for column in columns}
+    assert "DELTA_LENGTH_BYTE_ARRAY" in encodings["runs"]
+    assert "DELTA_BINARY_PACKED" in encodings["src_num"]
+    assert "DELTA_BINARY_PACKED" in encodings["src_port"]
+
+    lake = Lake.init(tmp_path / "lake", "iceberg", postgres.make(f"lake_{uuid4().hex}"), bucket.url)
+    ship.ship(flows, lake, None)
+    assert commit.commit(lake).segments == 4
+    assert caplog.text == "", "nothing is missing in the files"
+    wanted = in_order(
+        plain([tuple(row.values()) for row in pq.read_table(list(map(str, files))).to_pylist()])
+    )
+    assert {type(value) for row in wanted for value in row} == {int, str, bytes, datetime, NoneType}
+    everything = "select " + ", ".join(f'"{field.name}"' for field in SCHEMA) + " from flows"
+    for _ in range(2):
+        assert in_order(duckdb_over(lake)(everything)) == wanted
+        assert in_order(pyiceberg_over(lake)(everything)) == wanted
+        assert in_order(spark_over(spark, lake)(everything)) == wanted
+        if jobs.compact(session_over(spark, lake)).before:
+            lake = Lake(lake.directory)
+    assert len(lake.files("flows")) == 1
+
+
+def in_order(rows: Rows) -> Rows:
+    return sorted(rows, key=repr)
 
 
 @on_disk_and_s3

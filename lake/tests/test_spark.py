@@ -9,9 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import tapdeck
 from pyspark.errors import PySparkException
@@ -21,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from servers.s3 import Server
 from servers.spark import Cluster
 from tapdeck_lake.spark import register
-from tests.stores import SECOND, T0_NS, drawn_segment, run, write_store
+from tests.stores import SECOND, T0_NS, drawn_segment, write_store
 from tests.workers import first_worker_killed
 
 PACKETS = 30_000
@@ -69,35 +66,6 @@ def table(spark: SparkSession, path: Path | str, **options: str) -> DataFrame:
 
 def microseconds(time: datetime) -> int:
     return int((time.astimezone(UTC) - EPOCH) / timedelta(microseconds=1))
-
-
-def test_three_readers_have_the_same_values_of_a_flow_table(
-    spark: SparkSession, program: Path, store: Path, tmp_path: Path
-) -> None:
-    run(program, "flows", "--dir", store, "-o", tmp_path, "--sensor", "berlin")
-    files = sorted(map(str, tmp_path.glob("*.parquet")))
-    assert len(files) == SEGMENTS
-    by_arrow = pa.concat_tables(map(pq.read_table, files)).to_pylist()
-    db = duckdb.connect()
-    db.execute("set TimeZone = 'UTC'")
-    found = db.execute("from read_parquet($1)", [files])
-    names = [column[0] for column in found.description]
-    by_duckdb = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-    by_spark = [row.asDict() for row in spark.read.parquet(*files).collect()]
-    assert any(row["runs"] for row in by_arrow) and any(row["icmp_type_code"] for row in by_arrow)
-    wanted = sorted(map(plain, by_arrow))
-    assert sorted(map(plain, by_duckdb)) == wanted
-    assert sorted(map(plain, by_spark)) == wanted
-
-
-def plain(row: dict[str, Any]) -> str:
-    """A row as each reader is to have it: a time is one of UTC."""
-    values = {}
-    for name, value in row.items():
-        if isinstance(value, datetime):
-            value = microseconds(value)
-        values[name] = bytes(value) if isinstance(value, bytearray) else value
-    return str(values)
 
 
 def test_each_packet_is_in_the_table_once(spark: SparkSession, store: Path) -> None:

@@ -8,8 +8,8 @@
 //! What the segment itself tells, of losses for one, stands as text in the metadata of one of its
 //! files ([`ParquetFile::tell_segment`]).
 //!
-//! Each page of 20,000 rows has its least and greatest value in the page index. Rows are sorted by
-//! source, so a search for a source finds its pages there; for destinations there is a Bloom
+//! Each page of 20,000 rows has its least and greatest value in the page index, but for `runs`.
+//! Rows are sorted by source, so a search for a source finds its pages there; for destinations there is a Bloom
 //! filter, as large as the number of different ones wants it.
 
 use std::io::Write;
@@ -145,8 +145,8 @@ impl<W: Write + Send> ParquetFile<W> {
     }
 }
 
-/// Columns whose values hardly ever come again, or ascend: differences are shorter than a
-/// dictionary.
+/// Columns whose values hardly ever come again, or differ little from one row to the next:
+/// differences are shorter than a dictionary.
 const DIFFERENT: [&str; 6] = ["start", "end", "duration_ns", "src_num", "src_port", "offset"];
 
 fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
@@ -164,11 +164,11 @@ fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
         // The writer makes room for so many and then folds the filter to what there were.
         .set_column_bloom_filter_max_ndv(path("dst_ip"), crate::MAX_ROWS as u64)
         .set_column_bloom_filter_fpp(path("dst_ip"), FALSE_POSITIVES);
-    // Lists of granules are of one row each, and nobody asks which is the least.
+    // Hardly two rows have the same list of granules, and nobody asks which page has the least.
     properties = properties
         .set_column_dictionary_enabled(path("runs"), false)
         .set_column_encoding(path("runs"), Encoding::DELTA_LENGTH_BYTE_ARRAY)
-        .set_column_statistics_enabled(path("runs"), EnabledStatistics::None);
+        .set_column_statistics_enabled(path("runs"), EnabledStatistics::Chunk);
     for name in DIFFERENT {
         properties = properties
             .set_column_dictionary_enabled(path(name), false)

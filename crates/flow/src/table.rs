@@ -237,10 +237,14 @@ impl FlowTable {
         // What the other end sent alone tells of a direction in which nothing went.
         let icmp = icmp[if packets[there] > 0 { there } else { back }];
         let (first, end) = entry.granules.span();
-        let has_lost = self.lost.last().is_some_and(|lost| *lost > 0);
         let lost_before = |granule: u32| match granule.checked_sub(1) {
             Some(before) => self.lost.get(before as usize).copied().unwrap_or(0),
             None => 0,
+        };
+        // Where none were lost, as nearly always, nothing is looked up.
+        let lost = match self.lost.last() {
+            None | Some(0) => 0,
+            Some(_) => list.iter().map(|(from, to)| lost_before(*to) - lost_before(*from)).sum(),
         };
         let offset = self.places.get(first as usize).map_or(0, |place| place.start);
         let upto = self.places.get(end as usize - 1).map_or(offset, |place| place.end);
@@ -266,11 +270,7 @@ impl FlowTable {
             ip_bytes: both(ip_bytes),
             tcp_flags: is_tcp.then_some([flags[there], flags[back]]),
             end_reason,
-            lost: list
-                .iter()
-                .filter(|_| has_lost)
-                .map(|(from, to)| lost_before(*to) - lost_before(*from))
-                .sum(),
+            lost,
             offset,
             span: upto - offset,
             granules: self.is_indexed.then(|| list.iter().map(|(from, to)| to - from).sum()),
@@ -342,7 +342,8 @@ impl Entry {
     #[inline]
     fn touch(&self, closed_runs: &ClosedRuns) -> u64 {
         let words = self.key.address(Sender::Low)[0] ^ self.packets[0] ^ self.ip_bytes[1];
-        words ^ u64::from(self.said) ^ u64::from(self.granules.touch(closed_runs))
+        let ends = self.earliest as u64 ^ u64::from(self.said);
+        words ^ ends ^ u64::from(self.granules.touch(closed_runs))
     }
 
     fn is_closed(&self) -> bool {
