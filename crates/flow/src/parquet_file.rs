@@ -9,8 +9,8 @@
 //! files ([`ParquetFile::tell_segment`]).
 //!
 //! Each page of 20,000 rows has its least and greatest value in the page index, but for `runs`.
-//! Rows are sorted by source, so a search for a source finds its pages there; for destinations there is a Bloom
-//! filter, as large as the number of different ones wants it.
+//! Rows are sorted by source, so a search for a source finds its pages there; for destinations
+//! there is a Bloom filter, as large as the number of different ones wants it.
 
 use std::io::Write;
 use std::sync::Arc;
