@@ -1,8 +1,8 @@
 //! Which packets belong to one flow? Those with the same key, which both directions share.
 //!
 //! A key has two ends, an address and a port each, of which the lower comes first. The ports of an
-//! ICMP message are its type and the type of its answer, or its code where it has no answer, as
-//! Community ID (version 1) has them: so a request and its answer are one flow.
+//! ICMP message are its type and the type of its answer, as Community ID (version 1) has them: so a
+//! request and its answer are one flow, and a message without an answer is one of its own each way.
 
 use std::cmp::Ordering;
 
@@ -24,6 +24,9 @@ pub enum Kind {
     Ipv4 = 4,
     Ipv6 = 6,
 }
+
+/// Marks a code that stands where a type could stand.
+const CODE: u16 = 0x100;
 
 /// A flow's key, on one day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -197,6 +200,13 @@ fn ports_of(ip: &IpPacket) -> Option<(u16, u16)> {
     if ip.ports.is_some() {
         return ip.ports;
     }
-    let (kind, code) = ip.icmp?;
-    Some((kind.into(), icmp::answer(ip.protocol, kind).unwrap_or(code).into()))
+    ip.icmp.map(|(kind, code)| icmp_ports(ip.protocol, kind, code))
+}
+
+/// Returns what an ICMP message has for ports: its type and the type of its answer. Where there is
+/// no answer it is the code, marked: were it the same as the type, both ways would have one key.
+#[inline]
+pub fn icmp_ports(protocol: u8, kind: u8, code: u8) -> (u16, u16) {
+    let other = icmp::answer(protocol, kind).map_or(CODE | u16::from(code), u16::from);
+    (kind.into(), other)
 }

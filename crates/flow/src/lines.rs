@@ -11,8 +11,9 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 
 use tapdeck_packet::community_id::CommunityId;
-use tapdeck_packet::numbers::{icmp, ip_protocol};
+use tapdeck_packet::numbers::ip_protocol;
 
+use crate::key::icmp_ports;
 use crate::row::{EndReason, Row};
 use crate::text::put_address;
 
@@ -297,11 +298,16 @@ fn date(days: i64) -> (i64, i64, i64) {
 /// Returns the ports of the source and the destination. Of ICMP these are, as Zeek has them, the
 /// type of what the source sends and that of the answer, or the code where there is no answer.
 fn ports(row: &Row, protocol: u8) -> Option<(u16, u16)> {
+    let (from, to) = ports_of_key(row, protocol)?;
+    Some(if row.icmp.is_some() { (from & 0xff, to & 0xff) } else { (from, to) })
+}
+
+/// Returns the ports of the source and the destination, as the key of the flow has them.
+fn ports_of_key(row: &Row, protocol: u8) -> Option<(u16, u16)> {
     let Some((kind, code)) = row.icmp else { return row.ports };
-    let other = icmp::answer(protocol, kind).unwrap_or(code);
+    let (sent, other) = icmp_ports(protocol, kind, code);
     // Where the source sent nothing, the message is the other end's.
-    let (from, to) = if row.packets[0] > 0 { (kind, other) } else { (other, kind) };
-    Some((from.into(), to.into()))
+    Some(if row.packets[0] > 0 { (sent, other) } else { (other, sent) })
 }
 
 fn community_id(row: &Row, protocol: u8) -> Option<CommunityId> {
@@ -310,7 +316,7 @@ fn community_id(row: &Row, protocol: u8) -> Option<CommunityId> {
 
 /// Returns a number of a row's flow: FNV-1a over its ends, whichever is the source.
 fn identity(row: &Row, protocol: u8) -> u64 {
-    let ports = ports(row, protocol);
+    let ports = ports_of_key(row, protocol);
     let (from, to) = ports.unwrap_or_default();
     let mut ends = [(row.source, from), (row.destination, to)];
     ends.sort_unstable();

@@ -18,10 +18,9 @@ use parquet::record::{Field, Row};
 use serde::{Deserialize, Deserializer};
 use tapdeck_packet::header::innermost::InnermostReader;
 use tapdeck_packet::link::LinkType;
-use tapdeck_packet::numbers::icmp;
 
 use crate::DAY_NS;
-use crate::key::{Around, Key, Kind, halves};
+use crate::key::{Around, Key, Kind, halves, icmp_ports};
 use crate::runs::take_runs;
 
 const DAY_US: i64 = DAY_NS / 1000;
@@ -245,8 +244,7 @@ impl Columns {
         let message: Option<u16> = small("icmp_type_code", self.icmp_type_code)?;
         let ports = match message.map(u16::to_be_bytes) {
             Some([kind, code]) => {
-                let answer = icmp::answer(protocol, kind).unwrap_or(code);
-                let (sent, back) = (u16::from(kind), u16::from(answer));
+                let (sent, back) = icmp_ports(protocol, kind, code);
                 // Where nothing went forward the message is one that came back.
                 Some(if fwd > 0 { (sent, back) } else { (back, sent) })
             }

@@ -10,7 +10,7 @@
 //!
 //! **Forward** is the direction of the TCP connection's opening, or of the ICMP request; else
 //! towards the port below 1024, where one end alone has such a port; else that of the earliest
-//! packet. The first three do not change from one slice to the next.
+//! packet. A slice that does not show the opening may differ in it from one that does.
 
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
