@@ -23,7 +23,7 @@ use tapdeck_packet::pcap::Unit;
 use tapdeck_store::query::Span;
 use tapdeck_store::stat::{self, Report};
 use tokio::sync::mpsc::Receiver;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 
 use crate::access::User;
@@ -151,12 +151,12 @@ pub struct Places {
 /// Waits for a question's turn: first among those of its user, then among all.
 pub async fn places(gateway: &Gateway, user: &User) -> Result<Places, Refusal> {
     let busy = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "too many questions: ask again");
-    let wait = |places: Arc<Semaphore>| async move {
-        timeout(TURN, places.acquire_owned()).await.ok()?.ok()
+    let turn = async {
+        let of_user = user.places.clone().acquire_owned().await.ok()?;
+        let of_all = gateway.places.clone().acquire_owned().await.ok()?;
+        Some(Places { _of_user: of_user, _of_all: of_all })
     };
-    let of_user = wait(user.places.clone()).await.ok_or_else(busy)?;
-    let of_all = wait(gateway.places.clone()).await.ok_or_else(busy)?;
-    Ok(Places { _of_user: of_user, _of_all: of_all })
+    timeout(TURN, turn).await.ok().flatten().ok_or_else(busy)
 }
 
 /// A question that stands in the audit, and whose end will stand there, too.

@@ -130,13 +130,17 @@ pub async fn operators(
     next: Next,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
+    if is_asked_by_another_page(&head.headers) {
+        write_stranger(&gateway, &peer);
+        return Err(of_another_page());
+    }
     if peer.way == Way::Loopback && !is_asked_as_loopback(&head) {
         write_stranger(&gateway, &peer);
         return Err(led_here());
     }
-    if peer.way == Way::Tls {
+    if peer.way == Way::Tls || gateway.wants_token {
         let asker = asker(&gateway, &peer, &head).await?;
-        if asker.user.role.kind != Kind::Operator {
+        if peer.way == Way::Tls && asker.user.role.kind != Kind::Operator {
             let refusal = Refusal::new(StatusCode::FORBIDDEN, "that is for operators");
             let response = refusal.into_response();
             write_refusal(&gateway, &asker, &response);
@@ -162,8 +166,7 @@ fn write_refusal(gateway: &Gateway, asker: &Asker, response: &Response) {
 async fn asker(gateway: &Arc<Gateway>, peer: &Peer, head: &Parts) -> Result<Asker, Refusal> {
     if is_asked_by_another_page(&head.headers) {
         write_stranger(gateway, peer);
-        let text = "a page of somebody else's may not ask here";
-        return Err(Refusal::new(StatusCode::FORBIDDEN, text));
+        return Err(of_another_page());
     }
     let mut refusal =
         Refusal::new(StatusCode::UNAUTHORIZED, "who are you? show a certificate, or a token");
@@ -204,6 +207,10 @@ fn write_stranger(gateway: &Gateway, peer: &Peer) {
     {
         say(&format!("the audit cannot be written: {e}"));
     }
+}
+
+fn of_another_page() -> Refusal {
+    Refusal::new(StatusCode::FORBIDDEN, "a page of somebody else's may not ask here")
 }
 
 fn led_here() -> Refusal {

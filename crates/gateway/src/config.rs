@@ -34,6 +34,8 @@ pub struct Config {
     pub audit: Option<PathBuf>,
     /// The store that stenographer's clients ask; the only one if none is named.
     pub stenographer: Option<String>,
+    /// Whether everybody has to show a token at plain listeners, also for metrics and health.
+    pub wants_token: bool,
 }
 
 /// Somebody who may ask.
@@ -227,6 +229,7 @@ impl Config {
             users: vec![user],
             audit: Some("/dev/null".into()),
             stenographer: None,
+            wants_token: true,
         };
         Ok((config, token))
     }
@@ -293,7 +296,8 @@ impl Config {
                 return Err(format!("there is no [[user]] {name}"));
             }
         }
-        Ok(Self { listen, sources, users, audit: file.audit, stenographer: file.stenographer })
+        let (audit, stenographer) = (file.audit, file.stenographer);
+        Ok(Self { listen, sources, users, audit, stenographer, wants_token: false })
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Gateway {
     pub audit: Option<Audit>,
     /// The store that stenographer's clients ask, if it is named.
     pub stenographer: Option<String>,
+    /// Whether everybody has to show a token at plain listeners, also for metrics and health.
+    pub wants_token: bool,
     /// Filters that were tried.
     pub checked: Checked,
     /// Places for questions that are answered.
@@ -96,6 +98,7 @@ impl Gateway {
             users,
             audit: config.audit.as_ref().map(open).transpose().context("the audit")?,
             stenographer: config.stenographer.clone(),
+            wants_token: config.wants_token,
             checked: Checked::default(),
             places: Arc::new(Semaphore::new(QUESTIONS)),
             hashes: Arc::new(Semaphore::new(HASHES)),

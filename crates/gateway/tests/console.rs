@@ -113,7 +113,9 @@ fn rows_are_the_packets_of_query_within_the_ceilings_of_the_role() {
     let before = asked();
     for site in ["cross-site", "same-site", "nonsense"] {
         let head = format!("Sec-Fetch-Site: {site}\r\n");
-        assert_eq!(ask(8001, "/v1/packets", &head).status, 403, "{site}");
+        for path in ["/v1/packets", "/metrics", "/healthz"] {
+            assert_eq!(ask(8001, path, &head).status, 403, "{path}: {site}");
+        }
     }
     assert_eq!(asked(), before);
     for site in ["same-origin", "none"] {

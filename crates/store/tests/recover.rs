@@ -255,6 +255,43 @@ fn a_block_of_another_type_is_damage() {
     assert_eq!(check_closed(&dir), expected);
 }
 
+/// Packets have more options while a ring is nearly full.
+#[test]
+fn packets_that_were_shed_behind_damage_stay() {
+    let written = Written::new(3, 1);
+    let head = written.blocks.iter().find(|block| block.1.is_some()).unwrap().0.start;
+    let mut bytes = written.bytes[..head].to_vec();
+    let mut expected = BTreeSet::new();
+    for n in 0..60_u64 {
+        let (at, frame) = (bytes.len(), vec![n as u8; 40 + n as usize]);
+        let (flags, dropped) = (n as u32 & 1, n / 2 & 1);
+        bytes.resize(at + pcapng::packet_len(frame.len(), flags, dropped), 0);
+        let time_ns = 1_767_323_045_000_000_000 + n;
+        pcapng::write_packet(
+            &mut bytes[at..],
+            0,
+            time_ns,
+            [&frame, &[], &[]],
+            1500,
+            flags,
+            dropped,
+        );
+        pcapng::shed_packet(&mut bytes, at, 1400);
+        if n % 7 == 0 {
+            // As long as the comments of the hook's programs.
+            let len = if n % 2 == 0 { 68 } else { 36 };
+            pcapng::comment_packet(&mut bytes, at, &format!("{:len$}", "shed: "));
+        }
+        if n == 3 {
+            // No block has such a length.
+            bytes[at + 4] = 1;
+        } else {
+            expected.insert((0, time_ns));
+        }
+    }
+    assert_eq!(recovered(&bytes).0, expected);
+}
+
 #[test]
 fn a_wide_gap_is_bridged() {
     let written = Written::new(2, 12);

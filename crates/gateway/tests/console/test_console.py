@@ -400,8 +400,9 @@ def test_one_store_is_shown_without_a_configuration(
         page.goto(url)
         expect(page.locator("#packets-state")).to_contain_text("The first 1,000 packets")
         assert state(page) == {}
-        other = page.request.get(f"{url.split('/console/')[0]}/v1/stat")
-        assert other.status == 401
+        for path in ("v1/stat", "metrics", "healthz", "readyz"):
+            other = page.request.get(f"{url.split('/console/')[0]}/{path}")
+            assert other.status == 401, path
         # A link with another token changes nothing.
         page.goto(url.split("#")[0] + "#token=you.00&filter=port+6667")
         page.reload()

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Args)]
 #[command(after_help = "A rule is a line, and # begins a comment:
   ACTION src ADDR[/N]|any dst ADDR[/N]|any sport N[-N]|any dport N[-N]|any proto tcp|udp|icmp|N|any
-  ACTION is accept, drop, snaplen=BYTES or group=NAME
+  ACTION is accept, drop, snaplen=BYTES, cutoff=SIZE or group=NAME
 
 Of the rules that fit a packet, the most specific takes it: the one whose prefixes, ports (16) and protocol (8) have the most bits in
 all; among equals the first in the file. What no rule takes is not captured. docs/RULES.md has the rest.

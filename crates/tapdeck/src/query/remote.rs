@@ -20,6 +20,7 @@ use super::{comment, tell_absent, time};
 use crate::flags;
 use crate::interrupt::Interrupt;
 use crate::place::{PROGRAM, program};
+use crate::progress_line::say;
 use crate::usage::usage;
 
 /// The longest block: a packet as long as libpcap has any, with options.
@@ -36,7 +37,12 @@ pub fn run(flags: &flags::Query, interrupt: &Interrupt) -> Result<()> {
         answer.tell_count()?;
     }
     match end {
-        End::Limit => Ok(()),
+        End::Limit => {
+            say(
+                "all packets that were asked for are there; whether sensors lack others is not told",
+            );
+            Ok(())
+        }
         End::Whole => asked.verdict(interrupt),
         // Why it ended early, its exit code tells.
         End::Short(e) => {

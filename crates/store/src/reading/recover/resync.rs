@@ -14,6 +14,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::ops::RangeInclusive;
 
 use tapdeck_packet::pcapng::{
     ENHANCED_PACKET, FILL, INTERFACE_STATISTICS, MIN_FILL, PACKET_OVERHEAD,
@@ -26,6 +27,10 @@ use crate::io::{Object, PAGE};
 const SECTOR: u64 = 512;
 /// The longest block that a recorder or a recovery writes, and more; so is the longest frame.
 pub(super) const LONGEST: usize = 1 << 20;
+/// Bytes of the options that a packet may have: at least drops or direction, and the end of options
+/// (4); at most direction (8), drops (12), what was shed (8) and a comment on that (72), and the
+/// end.
+const OPTIONS: RangeInclusive<u32> = 12..=104;
 /// Bytes that are needed behind a place to judge the run that begins there.
 const AHEAD: usize = 3 * LONGEST;
 /// Bytes that are read at first, since true blocks are mostly near.
@@ -180,9 +185,8 @@ impl Chunk {
         let (captured, original) = (self.word(at + 20)?, self.word(at + 24)?);
         let Some(rest) = total.checked_sub(PACKET_OVERHEAD as u32) else { return Some(false) };
         let options = rest.checked_sub(captured.min(rest).next_multiple_of(4));
-        // No options; or direction, drops or both, and the end of options.
-        let options = matches!(options, Some(0 | 12 | 16 | 24));
-        Some(options && captured <= rest && captured <= original && interface < self.interfaces)
+        let has_options = options.is_some_and(|len| len == 0 || OPTIONS.contains(&len));
+        Some(has_options && captured <= rest && captured <= original && interface < self.interfaces)
     }
 
     /// Returns whether a block stands at a place whose beginning or end lies in a sector that is
