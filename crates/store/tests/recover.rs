@@ -264,7 +264,7 @@ fn packets_that_were_shed_behind_damage_stay() {
     let mut expected = BTreeSet::new();
     for n in 0..60_u64 {
         let (at, frame) = (bytes.len(), vec![n as u8; 40 + n as usize]);
-        let (flags, dropped) = (n as u32 & 1, n / 2 & 1);
+        let (flags, dropped) = (n as u32 & 1, (n / 2) & 1);
         bytes.resize(at + pcapng::packet_len(frame.len(), flags, dropped), 0);
         let time_ns = 1_767_323_045_000_000_000 + n;
         pcapng::write_packet(
