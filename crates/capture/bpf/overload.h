@@ -27,6 +27,9 @@ static __always_inline struct td_shed *shed_of_ring(__u32 index);
 #define TEXT_LEN(text) (sizeof(text) - 1)
 #define OPT_COMMENT(text) (1 | TEXT_LEN(text) << 16)
 
+/* Flags, drops, what was shed, the longer comment, the end: recovery knows how much that is
+ * (OPTIONS in crates/store/src/reading/recover/resync.rs). */
+_Static_assert(8 + 12 + OPT_SHED_LEN + 4 + TEXT_LEN(SHED_BEGINS) + 4 == 104, "as recovery knows");
 _Static_assert(TEXT_LEN(SHED_BEGINS) % 4 == 0 && TEXT_LEN(SHED_ENDS) % 4 == 0, "whole words");
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__

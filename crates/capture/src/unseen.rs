@@ -18,7 +18,8 @@ use crate::hook::Comparable;
 use crate::interface::NicCounters;
 use crate::{Clock, Hook};
 
-/// Packets that the interface received while the hook was not shown them.
+/// Packets that the interface received, or sent where the hook sees both directions, while the hook
+/// was not shown them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unseen {
     /// How many packets.

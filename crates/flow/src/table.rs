@@ -30,8 +30,8 @@ use crate::runs::{ClosedRuns, Granules, put_runs};
 /// it has more than one run of granules, and again so much while the table is emptied.
 pub const MAX_ROWS: usize = 250_000;
 
-/// Entries that are fetched into the cache together: each of them may wait for memory, and those
-/// of one row after the other would wait in turn.
+/// How many entries are fetched into the cache together. Each may have to come from memory:
+/// together they are waited for once, row by row each would be.
 const FETCHED: usize = 32;
 
 /// Ports below are those of services (RFC 6335, section 6: system ports).

@@ -115,6 +115,7 @@ pub async fn known(
     next: Next,
 ) -> Result<Response, Refusal> {
     let (mut head, body) = request.into_parts();
+    must_be_own_page(&gateway, &peer, &head)?;
     let asker = asker(&gateway, &peer, &head).await?;
     head.extensions.insert(asker.clone());
     let response = next.run(Request::from_parts(head, body)).await;
@@ -130,10 +131,7 @@ pub async fn operators(
     next: Next,
 ) -> Result<Response, Refusal> {
     let (head, body) = request.into_parts();
-    if is_asked_by_another_page(&head.headers) {
-        write_stranger(&gateway, &peer);
-        return Err(of_another_page());
-    }
+    must_be_own_page(&gateway, &peer, &head)?;
     if peer.way == Way::Loopback && !is_asked_as_loopback(&head) {
         write_stranger(&gateway, &peer);
         return Err(led_here());
@@ -164,10 +162,6 @@ fn write_refusal(gateway: &Gateway, asker: &Asker, response: &Response) {
 
 /// Finds out who asks.
 async fn asker(gateway: &Arc<Gateway>, peer: &Peer, head: &Parts) -> Result<Asker, Refusal> {
-    if is_asked_by_another_page(&head.headers) {
-        write_stranger(gateway, peer);
-        return Err(of_another_page());
-    }
     let mut refusal =
         Refusal::new(StatusCode::UNAUTHORIZED, "who are you? show a certificate, or a token");
     let found = match head.headers.get(AUTHORIZATION) {
@@ -209,21 +203,21 @@ fn write_stranger(gateway: &Gateway, peer: &Peer) {
     }
 }
 
-fn of_another_page() -> Refusal {
-    Refusal::new(StatusCode::FORBIDDEN, "a page of somebody else's may not ask here")
+/// Refuses what a browser asks on behalf of a page that the gateway has not given it. Certificates
+/// and listeners show who somebody is whatever page their browser shows, so such a page could ask
+/// in their name. Browsers always say so, and nothing else does.
+fn must_be_own_page(gateway: &Gateway, peer: &Peer, head: &Parts) -> Result<(), Refusal> {
+    let mut sites = head.headers.get_all("sec-fetch-site").iter();
+    if sites.all(|site| site == "same-origin" || site == "none") {
+        return Ok(());
+    }
+    write_stranger(gateway, peer);
+    Err(Refusal::new(StatusCode::FORBIDDEN, "a page of somebody else's may not ask here"))
 }
 
 fn led_here() -> Refusal {
     let text = "this listener answers to localhost, 127.0.0.1 and [::1] alone";
     Refusal::new(StatusCode::FORBIDDEN, text)
-}
-
-/// Returns whether a browser asks on behalf of a page that the gateway has not given it.
-/// Certificates and listeners show who somebody is whatever page their browser shows, so such a
-/// page could ask in their name. Browsers always say so, and nothing else does.
-fn is_asked_by_another_page(headers: &HeaderMap) -> bool {
-    let mut sites = headers.get_all("sec-fetch-site").iter();
-    sites.any(|site| site != "same-origin" && site != "none")
 }
 
 /// Returns whether a request names this machine as the one that it is for. A browser that was led

@@ -283,7 +283,7 @@ pub static INTERFACE: &[Metric] = &[
     Metric::counter(
         "unseen",
         "tapdeck_unseen_packets",
-        "Packets that the device received while the hook was not shown them",
+        "Packets that passed the device while the hook was not shown them",
     ),
     Metric::counter(
         "nic_received",

@@ -236,9 +236,10 @@ counters! {
         /// Packets that the network device had no room for: `rx_missed_errors`.
         nic_dropped: Packets, DeviceLost,
             "drivers differ; some count drops elsewhere (`ethtool -S`)";
-        /// Packets that the network device received while the hook was not shown them: it had been
-        /// detached, the interface was away or had just come, or another program stood before it.
-        /// The device's counters less what was seen, held against each other once a second.
+        /// Packets that the network device received, or sent where the hook sees both directions,
+        /// while the hook was not shown them: it had been detached, the interface was away or had
+        /// just come, or another program stood before it. The device's counters less what was
+        /// seen, held against each other once a second.
         unseen: Packets, NotShown,
             "where frames are joined before the hook, those of the second in which it was detached count as they came to the device";
         /// Packets that the network device sent: `tx_packets`. Hooks that see both directions see
@@ -268,7 +269,7 @@ counters! {
         /// Packets in the segments that retention deleted; for a segment of an earlier run, from
         /// the statistics at its end.
         packets_deleted: Packets, Beside,
-            "a segment that was not closed counts 0 packets when it is deleted";
+            "of a segment without statistics, those up to the first block that is torn";
         /// Writes and closings that failed, a full disk not included.
         write_errors: Number, Beside, "";
         /// Bytes that the files of all indexes in the store take on disk, looked at once a second
@@ -357,7 +358,8 @@ counters! {
         nic_received: Packets, DeviceMoved, "as of a recording";
         /// Packets that the network device had no room for.
         nic_dropped: Packets, DeviceLost, "as of a recording";
-        /// Packets that the network device received while the hook was not shown them.
+        /// Packets that the network device received, or sent where the hook sees both directions,
+        /// while the hook was not shown them.
         unseen: Packets, NotShown, "as of a recording";
         /// Packets that the network device has sent.
         nic_sent: Packets, DeviceMoved, "";

@@ -33,7 +33,8 @@ pub struct PortStats {
     pub attached: bool,
     /// Packets that reached the hook.
     pub seen: u64,
-    /// Packets that the device received while the hook was not shown them.
+    /// Packets that the device received, or sent where the hook sees both directions, while the
+    /// hook was not shown them.
     pub unseen: u64,
     /// What the device has counted since the groups were started.
     pub nic: NicCounters,

@@ -29,7 +29,7 @@ const SECTOR: u64 = 512;
 pub(super) const LONGEST: usize = 1 << 20;
 /// Bytes of the options that a packet may have: at least drops or direction, and the end of options
 /// (4); at most direction (8), drops (12), what was shed (8) and a comment on that (72), and the
-/// end.
+/// end. `overload.h` of the hook programs holds the sum.
 const OPTIONS: RangeInclusive<u32> = 12..=104;
 /// Bytes that are needed behind a place to judge the run that begins there.
 const AHEAD: usize = 3 * LONGEST;
