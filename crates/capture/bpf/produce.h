@@ -9,7 +9,9 @@
  * - `released_of(place)`: the number up to which the reader of that ring has released blocks. It is
  *   the reader's to write: whatever it is, nothing outside its ring is harmed;
  * - `completed(place, block)`, which is called once for each block, by the producer whose commit
- *   has made that block complete, after a full barrier.
+ *   has made that block complete, after a full barrier;
+ * - `began()`, which is called by the producer of each block's first packet, after that was
+ *   committed, which was a full barrier.
  */
 #ifndef TAPDECK_PRODUCE_H
 #define TAPDECK_PRODUCE_H
@@ -32,6 +34,7 @@ struct place {
 static __always_inline bool place_of(__u32 member, __u32 index, struct place *place);
 static __always_inline __u32 released_of(const struct place *place);
 static __always_inline void completed(const struct place *place, __u32 block);
+static __always_inline void began(void);
 
 struct epb {
 	__u32 type;
@@ -336,6 +339,8 @@ written:
 		commit_to_claim(claim, total, sums);
 	else
 		commit(place, td_word_block(at), sums);
+	if (!td_word_bytes(at))
+		began();
 	return cap;
 }
 

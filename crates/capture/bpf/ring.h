@@ -80,10 +80,13 @@ struct td_release {
 	__u32 reserved[14];
 };
 
-/* Written by whoever owns the hooks, but for `abandoned`. */
+/* Written by whoever owns the hooks; `abandoned` and `rests` by the programs, too. */
 struct td_control {
-	__u32 epoch;       /* the epoch of blocks opened from now on */
-	__u32 snaplen;     /* bytes kept of packets from now on, if the ring was made for so many */
+	__u32 epoch; /* the epoch of blocks opened from now on */
+	union {
+		__u32 snaplen; /* of a recorder: bytes kept of packets from now on, if there is room */
+		__u32 rests;   /* of a daemon: 1 until the first packet of a block, which wakes it */
+	};
 	__u64 deadline_ns; /* CLOCK_MONOTONIC; who lives moves it on, once a second */
 	__u32 abandoned;   /* set by the programs that came behind the deadline */
 	__u32 seed;        /* of the flows' hash (cutoff.h); nobody else is to know it */

@@ -79,6 +79,7 @@ const __u32 tapdeck_layout[] = {
 	offsetof(struct td_release, awake),
 	sizeof(struct td_control),
 	offsetof(struct td_control, snaplen),
+	offsetof(struct td_control, rests),
 	offsetof(struct td_control, deadline_ns),
 	offsetof(struct td_control, abandoned),
 	offsetof(struct td_control, seed),

@@ -78,8 +78,8 @@ struct {
 	__type(value, struct td_taken);
 } taken SEC(".maps");
 
-/* Numbers of members that wait for a block which has become complete. Where there is no room, the
- * daemon's next reminder wakes the member. */
+/* Numbers of members that wait for a block which has become complete, and TD_DAEMON. Where there is
+ * no room, the daemon's next reminder wakes the member, and the next block the daemon. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 << 10);
@@ -138,6 +138,16 @@ static __always_inline void completed(const struct place *place, __u32 block)
 
 	if (r && td_wakes(block, NOW(r->released), NOW(r->awake)))
 		bpf_ringbuf_output(&wakes, &member, sizeof(member), 0);
+}
+
+/* A daemon that rests is to close the block when its packets have waited. */
+static __always_inline void began(void)
+{
+	__u32 daemon = TD_DAEMON;
+
+	if (NOW(control.rests) && __sync_val_compare_and_swap(&control.rests, 1, 0) == 1 &&
+	    bpf_ringbuf_output(&wakes, &daemon, sizeof(daemon), 0))
+		NOW(control.rests) = 1;
 }
 
 static __always_inline bool place_of(__u32 member, __u32 ix, struct place *place)

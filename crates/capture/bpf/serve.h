@@ -9,6 +9,8 @@
 
 #define TD_MAX_GROUPS 256
 #define TD_MAX_MEMBERS 1024
+/* In the place of a member's number: the daemon itself. */
+#define TD_DAEMON TD_MAX_MEMBERS
 
 /*
  * Who of a group's members gets a packet (steer.h). A slot holds a member's number plus one, 0

@@ -855,6 +855,40 @@ fn members_are_woken_and_get_part_filled_blocks() {
 }
 
 #[test]
+fn a_daemon_that_rests_is_told_of_the_next_packet_and_of_no_other() {
+    let lab = lab();
+    for hook in HOOKS {
+        let of = GroupConfig { hook, ..group("g", Steering::Flow) };
+        let told = Arc::new(AtomicI64::new(0));
+        let bell = told.clone();
+        let clock = Arc::new(Clock::default());
+        let mut groups = Groups::open(&config(vec![of]), &clock).expect("it opens");
+        groups.wake_by(Box::new(move || drop(bell.fetch_add(1, Ordering::SeqCst))));
+        groups.start().expect("it starts");
+        let mut member = Member::join(&mut groups, "g", 1);
+        assert!(!groups.rest(), "{hook}: it has not looked yet");
+        send(&lab, &groups, "g", &flows(3));
+        for times in 1..4 {
+            groups.tick().unwrap();
+            assert!(!groups.rest(), "{hook}: there are packets");
+            groups.tick().unwrap();
+            groups.tick().unwrap();
+            assert!(!groups.rest(), "{hook}: nobody has read them");
+            member.read();
+            assert!(!groups.rest(), "{hook}: it has not looked since");
+            groups.tick().unwrap();
+            assert!(groups.rest(), "{hook}");
+            send(&lab, &groups, "g", &flows(2));
+            wait_for("the daemon to be told", || told.load(Ordering::SeqCst) >= times);
+            send(&lab, &groups, "g", &flows(3));
+            assert_eq!(told.load(Ordering::SeqCst), times, "{hook}");
+        }
+        finish(&mut groups, &mut [&mut member]);
+        assert_eq!(member.packets.len(), 18, "{hook}");
+    }
+}
+
+#[test]
 fn an_interface_that_comes_back_is_served_again() {
     let lab = lab();
     for hook in HOOKS {

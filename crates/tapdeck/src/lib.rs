@@ -11,6 +11,7 @@
 //! program.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod attach;
 mod capture_file;
 mod chart;

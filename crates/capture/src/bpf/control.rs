@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 use crate::sys::kernel;
 use crate::sys::mapping::Mapping;
@@ -10,6 +10,7 @@ use crate::sys::mapping::Mapping;
 /// `sizeof(struct td_control)`.
 pub(crate) const CONTROL_BYTES: usize = 24 + 256 * 8;
 pub(crate) const SNAPLEN: usize = 4;
+pub(crate) const RESTS: usize = 4;
 pub(crate) const DEADLINE: usize = 8;
 pub(crate) const ABANDONED: usize = 16;
 pub(crate) const SEED: usize = 20;
@@ -50,6 +51,11 @@ impl Control {
     /// Has the programs keep at most so many bytes of a packet from now on.
     pub(crate) fn set_snaplen(&self, bytes: u32) {
         self.0.u32(SNAPLEN).store(bytes, Release);
+    }
+
+    /// Has the programs of a daemon tell it of the next block's first packet, or of none.
+    pub(crate) fn set_rests(&self, rests: bool) {
+        self.0.u32(RESTS).store(rests.into(), SeqCst);
     }
 
     /// Draws the seed of the flows' hash, for programs that begin.

@@ -154,6 +154,11 @@ impl Member {
         waiting
     }
 
+    /// Whether there is nothing in the rings.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rings.iter().all(|ring| ring.open_block() == (ring.released(), 0))
+    }
+
     /// Returns the open blocks that hold something.
     pub(super) fn open_blocks(&self) -> Vec<(u32, u32)> {
         let open = self.rings.iter().zip(0..).filter_map(|(ring, i)| {

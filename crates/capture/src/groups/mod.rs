@@ -37,6 +37,8 @@ mod wakes;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::fence;
 
 use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng::InterfaceDescription;
@@ -158,6 +160,8 @@ pub struct Groups {
     lasting: Option<Lasting>,
     /// Whether [`Groups::hold`] was called.
     is_held: bool,
+    /// Whether all rings were empty at the last look.
+    is_quiet: bool,
 }
 
 /// A place for a member.
@@ -281,6 +285,7 @@ impl Groups {
             helper,
             lasting,
             is_held: false,
+            is_quiet: false,
         };
         if is_new {
             for at in 0..groups.list.len() {
@@ -413,6 +418,13 @@ impl Groups {
         }
     }
 
+    fn members(&self) -> impl Iterator<Item = &Member> {
+        self.places.iter().filter_map(|place| match place {
+            MemberPlace::Taken(member) => Some(member),
+            MemberPlace::Free | MemberPlace::Kept(_) => None,
+        })
+    }
+
     fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
         let there =
             (0..).zip(&self.places).filter(|(_, place)| matches!(place, MemberPlace::Taken(_)));
@@ -420,9 +432,34 @@ impl Groups {
         there.into_iter()
     }
 
+    /// Has `bell` called when a packet comes while the daemon rests ([`Groups::rest`]). To be said
+    /// before the start.
+    pub fn wake_by(&mut self, bell: Box<dyn Fn() + Send>) {
+        self.wakes.wake_daemon_by(bell);
+    }
+
+    /// Begins to rest where the last look found all rings empty, if they still are: until the next
+    /// packet, of which the programs tell, [`Groups::tick`] has nothing to do. Returns whether it
+    /// does. Programs that outlive daemons may be those of one that did not rest.
+    pub fn rest(&mut self) -> bool {
+        if !self.is_quiet || self.lasting.is_some() {
+            return false;
+        }
+        self.control.set_rests(true);
+        // A packet that this look does not see was reserved behind it, which was a full barrier, so
+        // its program sees that the daemon rests.
+        fence(SeqCst);
+        let is_quiet = self.members().all(Member::is_empty);
+        if !is_quiet {
+            self.control.set_rests(false);
+        }
+        is_quiet
+    }
+
     /// Closes blocks that have waited since the last call, and wakes the members that they belong
-    /// to. Called every 20 ms.
+    /// to. Called every 20 ms, but where the daemon rests.
     pub fn tick(&mut self) -> io::Result<()> {
+        self.is_quiet = self.members().all(Member::is_empty);
         for (number, place) in (0..).zip(&mut self.places) {
             let MemberPlace::Taken(member) = place else { continue };
             let waiting = member.look();

@@ -1,10 +1,11 @@
-//! Who wakes a member as soon as there is something to read?
+//! Who wakes a member as soon as there is something to read, and a daemon that rests?
 //!
 //! The programs tell the number of each member that waits for a block which has become complete,
 //! through a ring buffer of BPF, and a thread that does nothing else writes a byte to that member's
 //! pipe. So a member is woken at once, whatever the thread is busy with that looks after the
 //! groups. Many numbers are passed on by one turn of this thread: the kernel wakes it only when it
-//! has taken all those before.
+//! has taken all those before. A number that no member has is for the daemon itself, and comes
+//! only while that rests.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,10 +23,18 @@ use crate::sys::libbpf::{io_error, map};
 /// The writing ends of the members' pipes, by the members' numbers.
 type Pipes = Mutex<Vec<Option<Arc<OwnedFd>>>>;
 
+/// Wakes the daemon.
+pub(super) type Bell = Box<dyn Fn() + Send>;
+
+/// `TD_DAEMON` of `bpf/serve.h`.
+pub(super) const DAEMON: u32 = MAX_MEMBERS as u32;
+
 /// The thread that wakes members, and the pipes that it writes to. The thread ends when this is
 /// dropped.
 pub(super) struct Wakes {
     pipes: Arc<Pipes>,
+    /// Taken by the thread.
+    daemon: Option<Bell>,
     /// The thread ends when this pipe's writing end is closed.
     goes_on: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -44,17 +53,24 @@ impl Wakes {
     /// Has no pipes, and no thread yet.
     pub(super) fn new() -> Self {
         let pipes = Arc::new(Mutex::new(vec![None; MAX_MEMBERS]));
-        Self { pipes, goes_on: None, thread: None }
+        Self { pipes, daemon: None, goes_on: None, thread: None }
+    }
+
+    /// Wakes the daemon so. Called before the thread is started.
+    pub(super) fn wake_daemon_by(&mut self, bell: Bell) {
+        self.daemon = Some(bell);
     }
 
     /// Starts the thread for the programs of a loaded object.
     pub(super) fn start(&mut self, object: &Object) -> io::Result<()> {
-        let pipes = self.pipes.clone();
+        let (pipes, daemon) = (self.pipes.clone(), self.daemon.take());
         let wakes = MapHandle::try_from(&map(object, "wakes")?).map_err(|e| io_error(&e))?;
         let mut ring = RingBufferBuilder::new();
         let pass_on = move |number: &[u8]| {
             let number = number.try_into().map_or(u32::MAX, u32::from_ne_bytes);
-            if let Some(Some(pipe)) = lock(&pipes).get(number as usize) {
+            if number == DAEMON {
+                daemon.iter().for_each(|bell| bell());
+            } else if let Some(Some(pipe)) = lock(&pipes).get(number as usize) {
                 wake(pipe);
             }
             0

@@ -512,6 +512,7 @@ mod tests {
             layout::AWAKE as u32,
             control::CONTROL_BYTES as u32,
             control::SNAPLEN as u32,
+            control::RESTS as u32,
             control::DEADLINE as u32,
             control::ABANDONED as u32,
             control::SEED as u32,

@@ -96,6 +96,14 @@ impl Bell {
         // A full pipe has been rung.
         let _ = rustix::io::write(&self.0, &[1]);
     }
+
+    /// Rings for a signal, too, behind what is done for it already.
+    ///
+    /// # Errors
+    /// As dup(2) and sigaction(2).
+    pub fn ring_for(&self, signal: i32) -> io::Result<()> {
+        signal_hook::low_level::pipe::register(signal, self.0.try_clone()?).map(drop)
+    }
 }
 
 impl Server {

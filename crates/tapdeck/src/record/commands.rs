@@ -17,10 +17,10 @@ use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::rules::Compiled;
 use tapdeck_store::WriterControl;
 
-use super::alarm::Alarm;
 use super::report::Report;
 use super::resolve::{RecordPlan, SocketPlace, Target};
 use super::source::RecordSource;
+use crate::alarm::Alarm;
 use crate::control::{
     Access, Answer, Book, Changes, ClientId, Command, Counted, Event, Refused, RulesCommand,
     Server, Socket, compiler,

@@ -8,7 +8,6 @@
 //! The loop turns when something has happened ([`Alarm`]) or is due. While the rings are empty that
 //! is once a second: the writer, which looks at them anyway, tells of the first packet.
 
-mod alarm;
 mod coming;
 mod commands;
 mod lasting;
@@ -37,6 +36,7 @@ use tapdeck_packet::watch;
 use tapdeck_store::io::go_first_with_threads;
 use tapdeck_store::{Ending, Totals, UnseenSpan, WriterControl};
 
+use crate::alarm::{Alarm, Bell};
 use crate::config::file::Words;
 use crate::control::Answer;
 use crate::rights::Rights;
@@ -44,7 +44,6 @@ use crate::service_manager::ServiceManager;
 use crate::statistics::StatsJson;
 use crate::units::counted;
 use crate::{flags, hangs};
-use alarm::{Alarm, Bell};
 use coming::Coming;
 use commands::{Books, ControlSocket, Recorder, books};
 use lasting::Lasting;

@@ -13,9 +13,9 @@ use clap::Parser;
 use serde_json::Value;
 use tapdeck_packet::rules::image::Options;
 
-use super::alarm::Bell;
 use super::commands::{Books, Recorder};
 use super::resolve::{Changeable, RecordPlan, Target};
+use crate::alarm::Bell;
 use crate::config::again;
 use crate::config::file::{Settings, Words, one_line};
 use crate::control::ClientId;

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use super::coming::{self, Came, Comers, Request};
 use super::filters::{FilterChanges, Wanted};
 use super::reload::{Next, Reload, Rest, put_allowed};
 use super::report::{DaemonState, Own, Report};
+use crate::alarm::Alarm;
 use crate::config::again;
 use crate::control::{
     Answer, Book, Changes, ClientId, Command, Counted, Event, Loaded, Peer, Refused, RulesCommand,
@@ -35,6 +37,8 @@ type Rules = Arc<Compiled>;
 
 /// The version of the protocol between the daemon and its members.
 const PROTOCOL: u32 = 1;
+/// How often the daemon looks at its members' rings, as long as there is something in one.
+const TICK: Duration = Duration::from_millis(20);
 /// How long the last answers may take to be read.
 const FAREWELL: Duration = Duration::from_millis(500);
 /// How long members of the daemon before may take to come back.
@@ -65,6 +69,8 @@ pub struct Daemon {
     away_until: Option<Instant>,
     /// What could not be flushed since the last second.
     flush_faults: BTreeSet<String>,
+    /// When the members' rings are looked at next.
+    next_look: Instant,
     stops: bool,
 }
 
@@ -140,6 +146,7 @@ impl Daemon {
             abandon,
             away_until: (!nobody_is_away).then(|| Instant::now() + AWAY),
             flush_faults: BTreeSet::new(),
+            next_look: Instant::now(),
             stops: false,
         }
     }
@@ -149,12 +156,16 @@ impl Daemon {
         self.stops
     }
 
-    /// Does what clients ask for until a time, or until one asks for the end. What is left then is
-    /// done in the next call, but each call does something.
-    pub fn serve(&mut self, until: Instant) {
+    /// Does what clients ask for until a time, or until one asks for the end, the bell was rung or
+    /// the alarm rings. What is left then is done in the next call, but each call does something.
+    pub fn serve(&mut self, until: Instant, alarm: &Alarm) {
+        let rests = self.rest();
+        let until = if rests { until } else { until.min(self.next_look) };
         loop {
             let is_idle = self.waiting.iter().all(VecDeque::is_empty);
-            let events = self.server.turn(if is_idle { until } else { Instant::now() }, None);
+            let wait_until = if is_idle { until } else { Instant::now() };
+            let events = self.server.turn(wait_until, Some(alarm.as_fd()));
+            let is_over = rests || events.is_empty();
             let mut leaving = Vec::new();
             for event in events {
                 match event {
@@ -186,10 +197,17 @@ impl Daemon {
                     self.server.answer(client, answer);
                 }
             }
-            if self.stops || Instant::now() >= until {
+            if self.stops || is_over || Instant::now() >= until {
                 return;
             }
         }
+    }
+
+    /// Begins to rest where rings are empty and nothing goes on that rings no bell when it is done.
+    /// Returns whether the rings need no look until the next event.
+    fn rest(&mut self) -> bool {
+        let is_idle = self.waiting.iter().all(VecDeque::is_empty) && self.changes.is_empty();
+        is_idle && !self.groups.is_busy() && self.groups.rest()
     }
 
     fn next_command(&mut self) -> Option<(ClientId, Command)> {
@@ -197,7 +215,7 @@ impl Daemon {
         operators.pop_front().or_else(|| others.pop_front())
     }
 
-    /// Closes blocks that wait and looks at the clock. Called every 20 ms.
+    /// Looks at the clock, and closes blocks that wait where it is time to look at them.
     pub fn look_after(&mut self, clock: &Clock) {
         if let Some(step) = clock.check() {
             let by_s = step.by_ns as f64 / 1e9;
@@ -205,8 +223,12 @@ impl Daemon {
             let flushed = self.groups.flush_all();
             self.note_flush(flushed);
         }
-        let flushed = self.groups.tick();
-        self.note_flush(flushed);
+        let now = Instant::now();
+        if now >= self.next_look {
+            self.next_look = now + TICK;
+            let flushed = self.groups.tick();
+            self.note_flush(flushed);
+        }
     }
 
     /// Notes for the next second that packets that have waited stay in a ring.

@@ -3,9 +3,10 @@
 //! What is left for a process to do? Programs in the kernel (`tapdeck_capture::groups`) judge
 //! packets and put them into members' rings, and a member reads its rings without the daemon. The
 //! daemon is a loop that turns every 20 ms: it does what is asked over the control socket, closes
-//! blocks that wait, and looks whether a member has gone. A turn has a bound, whatever is asked:
-//! what is left is done in the next one, and what takes long (rings, filters, rules) is done on
-//! threads beside. The thread that wakes members for complete blocks does nothing else
+//! blocks that wait, and looks whether a member has gone. While all rings are empty it rests, until
+//! a client asks or a program tells of a packet. A turn has a bound, whatever is asked: what is
+//! left is done in the next one, and what takes long (rings, filters, rules) is done on threads
+//! beside. The thread that wakes members for complete blocks does nothing else
 //! (`tapdeck_capture::groups`).
 //!
 //! With `--persist` all but the loop outlives the daemon, and the next one takes it over
@@ -27,12 +28,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use tapdeck_capture::groups::Groups;
 use tapdeck_capture::persist::LastingGroups;
 use tapdeck_capture::{Clock, Helper};
 use tapdeck_packet::watch;
 
+use crate::alarm::Alarm;
 use crate::control::{Server, Socket, remove_left};
 use crate::interrupt::Interrupt;
 use crate::rights::{Place, Rights, keep_for_hooks};
@@ -45,8 +47,6 @@ use daemon::Daemon;
 use reload::Reload;
 use report::Report;
 
-/// How often the daemon looks after its members.
-const TICK: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Serves until something ends it.
@@ -82,6 +82,10 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     let mut report = Report::new(statistics_out)?;
     clock.beat();
     anyhow::ensure!(!helper.is_gone(), "the process that has the hooks ended as it began");
+    let alarm = Alarm::new().context("cannot wait for events")?;
+    alarm.watch(&helper).context("cannot watch the process that has the hooks")?;
+    let bell = alarm.bell();
+    groups.wake_by(Box::new(move || bell.ring()));
     groups.start()?;
     clock.beat();
     report.started(&plan, &groups);
@@ -90,6 +94,9 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     }
 
     let server = Server::new(socket).context("cannot serve clients")?;
+    for signal in [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGHUP] {
+        server.bell().ring_for(signal).context("cannot listen for signals")?;
+    }
     let users = groups.away().iter().map(|away| (away.member, away.user)).collect();
     let comers =
         Comers::start(plan.quota, &server.bell(), users).context("cannot start a thread")?;
@@ -105,7 +112,8 @@ pub fn run(flags: &flags::Serve) -> Result<()> {
     manager.ready();
     while !interrupt.asked() && !daemon.stops() && !is_over() && !helper.is_gone() {
         watch::beat();
-        daemon.serve(Instant::now() + TICK);
+        daemon.serve(end.map_or(next_second, |end| end.min(next_second)), &alarm);
+        alarm.quiet();
         daemon.look_after(&clock);
         if again.swap(false, Relaxed) {
             daemon.read_again(None);
