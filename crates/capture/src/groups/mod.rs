@@ -459,7 +459,8 @@ impl Groups {
     /// Closes blocks that have waited since the last call, and wakes the members that they belong
     /// to. Called every 20 ms, but where the daemon rests.
     pub fn tick(&mut self) -> io::Result<()> {
-        self.is_quiet = self.members().all(Member::is_empty);
+        let is_quiet = self.members().all(Member::is_empty);
+        self.is_quiet = is_quiet;
         for (number, place) in (0..).zip(&mut self.places) {
             let MemberPlace::Taken(member) = place else { continue };
             let waiting = member.look();

@@ -3,6 +3,10 @@
 //! What was read once is not needed again soon, and the page cache belongs to the machine that
 //! records: so its pages are given back, or reading goes past the cache (`O_DIRECT`), as the reader
 //! asks for. Where a file system can do neither, that costs memory and nothing else.
+//!
+//! The disk belongs to it, too. The kernel would read many megabytes ahead of each file that is
+//! read from beginning to end, and what is written meanwhile waits behind them: so this says itself
+//! what is read ahead, and a process asks for little at once.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -12,7 +16,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
@@ -20,6 +24,14 @@ use tapdeck_packet::watch::waiting_for_disk;
 
 use super::page::PAGE;
 use super::read::{Access, Object, Owner, State, Storage};
+use super::turns::Turns;
+
+/// Bytes that a process reads at once, at most.
+static TURNS: Turns = Turns::of(2 << 20);
+/// How many files may still be read ahead: more of them at once gain nothing.
+static SEATS: AtomicUsize = AtomicUsize::new(4);
+/// Bytes that are read ahead of a file.
+const AHEAD: NonZeroU64 = NonZeroU64::new(1 << 20).unwrap();
 
 /// The regular files of a directory, by their names. Links are not followed.
 #[derive(Clone, Debug)]
@@ -139,6 +151,18 @@ struct DiskObject {
     is_direct: AtomicBool,
     /// Whether the file system reads past the page cache.
     direct: Direct,
+    /// Where what was read last ended.
+    read_to: AtomicU64,
+    /// Whether the file is read ahead.
+    has_seat: AtomicBool,
+}
+
+impl Drop for DiskObject {
+    fn drop(&mut self) {
+        if *self.has_seat.get_mut() {
+            SEATS.fetch_add(1, Relaxed);
+        }
+    }
 }
 
 fn open(path: &Path, how: OFlags, access: Access, direct: &Direct) -> Result<Arc<dyn Object>> {
@@ -160,23 +184,14 @@ fn open(path: &Path, how: OFlags, access: Access, direct: &Direct) -> Result<Arc
         }
     });
     let file = File::from(opened?);
-    let advice = match access {
-        Access::Ranges | Access::Once => None,
-        Access::Sequential => Some(Advice::Sequential),
-        Access::Scattered => Some(Advice::Random),
-    };
-    if let Some(advice) = advice {
-        let _ = fadvise(&file, 0, None, advice);
-    }
     let is_regular = file.metadata()?.is_file();
-    let (is_direct, direct) = (AtomicBool::new(is_direct), direct.clone());
-    Ok(Arc::new(DiskObject { file, is_regular, is_direct, direct }))
+    Ok(Arc::new(DiskObject::new(file, is_regular, is_direct, direct.clone())))
 }
 
 /// Returns an open regular file, which need not have a name, as an object.
 pub(crate) fn object_of(file: File) -> Arc<dyn Object> {
     let direct = Direct(Arc::new(AtomicBool::new(false)));
-    Arc::new(DiskObject { file, is_regular: true, is_direct: AtomicBool::new(false), direct })
+    Arc::new(DiskObject::new(file, true, false, direct))
 }
 
 fn state_of(metadata: &fs::Metadata) -> State {
@@ -194,6 +209,32 @@ fn state_of(metadata: &fs::Metadata) -> State {
 }
 
 impl DiskObject {
+    fn new(file: File, is_regular: bool, is_direct: bool, direct: Direct) -> Self {
+        // The kernel reads nothing ahead of what is asked for.
+        let _ = fadvise(&file, 0, None, Advice::Random);
+        let (is_direct, has_seat) = (AtomicBool::new(is_direct), AtomicBool::new(false));
+        Self { file, is_regular, is_direct, direct, read_to: AtomicU64::new(u64::MAX), has_seat }
+    }
+
+    /// Has what comes next read into the page cache, where one part is read after the other.
+    fn read_ahead(&self, read: Range<u64>) {
+        let is_next = self.read_to.swap(read.end, Relaxed) == read.start;
+        if is_next && (self.has_seat.load(Relaxed) || self.takes_seat()) {
+            let _ = fadvise(&self.file, read.end, Some(AHEAD), Advice::WillNeed);
+        }
+    }
+
+    fn takes_seat(&self) -> bool {
+        if SEATS.fetch_update(Relaxed, Relaxed, |seats| seats.checked_sub(1)).is_err() {
+            return false;
+        }
+        if self.has_seat.swap(true, Relaxed) {
+            // Another thread was faster.
+            SEATS.fetch_add(1, Relaxed);
+        }
+        true
+    }
+
     /// Reads through the page cache from now on.
     fn end_direct(&self) -> Result<()> {
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
@@ -212,7 +253,10 @@ impl Object for DiskObject {
         if !self.is_regular {
             return Ok(0);
         }
-        let read = waiting_for_disk(|| self.file.read_at(buffer, at));
+        let read = waiting_for_disk(|| {
+            let _turn = TURNS.take(buffer.len());
+            self.file.read_at(buffer, at)
+        });
         let is_direct = self.is_direct.load(Relaxed);
         match read {
             Err(e) if is_direct && e.kind() == ErrorKind::InvalidInput => {
@@ -224,6 +268,10 @@ impl Object for DiskObject {
                 }
                 self.end_direct()?;
                 self.file.read_at(buffer, at)
+            }
+            Ok(bytes) if bytes > 0 && !is_direct => {
+                self.read_ahead(at..at + bytes as u64);
+                Ok(bytes)
             }
             read => read,
         }

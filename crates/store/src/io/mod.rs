@@ -15,6 +15,7 @@ mod priority;
 mod read;
 mod relay;
 mod standard_output;
+mod turns;
 mod uptime;
 mod write;
 
