@@ -6,7 +6,7 @@
 //!
 //! The disk belongs to it, too. The kernel would read many megabytes ahead of each file that is
 //! read from beginning to end, and what is written meanwhile waits behind them: so this says itself
-//! what is read ahead, and a process asks for little at once.
+//! what is read ahead, and a process asks a disk for little at once.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -24,10 +24,8 @@ use tapdeck_packet::watch::waiting_for_disk;
 
 use super::page::PAGE;
 use super::read::{Access, Object, Owner, State, Storage};
-use super::turns::Turns;
+use super::turns::{self, Turns};
 
-/// Bytes that a process reads at once, at most.
-static TURNS: Turns = Turns::of(2 << 20);
 /// How many files may still be read ahead: more of them at once gain nothing.
 static SEATS: AtomicUsize = AtomicUsize::new(4);
 /// Bytes that are read ahead of a file.
@@ -151,6 +149,8 @@ struct DiskObject {
     is_direct: AtomicBool,
     /// Whether the file system reads past the page cache.
     direct: Direct,
+    /// The turns at the file's disk.
+    turns: Arc<Turns>,
     /// Where what was read last ended.
     read_to: AtomicU64,
     /// Whether the file is read ahead.
@@ -184,14 +184,16 @@ fn open(path: &Path, how: OFlags, access: Access, direct: &Direct) -> Result<Arc
         }
     });
     let file = File::from(opened?);
-    let is_regular = file.metadata()?.is_file();
-    Ok(Arc::new(DiskObject::new(file, is_regular, is_direct, direct.clone())))
+    let metadata = file.metadata()?;
+    let turns = turns::at(metadata.dev());
+    Ok(Arc::new(DiskObject::new(file, metadata.is_file(), is_direct, direct.clone(), turns)))
 }
 
 /// Returns an open regular file, which need not have a name, as an object.
 pub(crate) fn object_of(file: File) -> Arc<dyn Object> {
     let direct = Direct(Arc::new(AtomicBool::new(false)));
-    Arc::new(DiskObject::new(file, true, false, direct))
+    let turns = turns::at(file.metadata().map_or(0, |metadata| metadata.dev()));
+    Arc::new(DiskObject::new(file, true, false, direct, turns))
 }
 
 fn state_of(metadata: &fs::Metadata) -> State {
@@ -209,11 +211,18 @@ fn state_of(metadata: &fs::Metadata) -> State {
 }
 
 impl DiskObject {
-    fn new(file: File, is_regular: bool, is_direct: bool, direct: Direct) -> Self {
+    fn new(
+        file: File,
+        is_regular: bool,
+        is_direct: bool,
+        direct: Direct,
+        turns: Arc<Turns>,
+    ) -> Self {
         // The kernel reads nothing ahead of what is asked for.
         let _ = fadvise(&file, 0, None, Advice::Random);
         let (is_direct, has_seat) = (AtomicBool::new(is_direct), AtomicBool::new(false));
-        Self { file, is_regular, is_direct, direct, read_to: AtomicU64::new(u64::MAX), has_seat }
+        let read_to = AtomicU64::new(u64::MAX);
+        Self { file, is_regular, is_direct, direct, turns, read_to, has_seat }
     }
 
     /// Has what comes next read into the page cache, where one part is read after the other.
@@ -254,7 +263,7 @@ impl Object for DiskObject {
             return Ok(0);
         }
         let read = waiting_for_disk(|| {
-            let _turn = TURNS.take(buffer.len());
+            let _turn = self.turns.take(buffer.len());
             self.file.read_at(buffer, at)
         });
         let is_direct = self.is_direct.load(Relaxed);

@@ -4,23 +4,48 @@
 //! hundred reads waits for them all, and its rings fill up. So all reads together ask for no more
 //! than a disk needs to be busy, and those that came first go first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, Thread};
 
+/// Bytes that a process reads from a disk at once, at most.
+const MOST: usize = 2 << 20;
+
+/// The turns at each disk that has open files. One that hangs keeps no reads from another.
+static DISKS: Mutex<BTreeMap<u64, Weak<Turns>>> = Mutex::new(BTreeMap::new());
+
+/// Returns the turns at a disk, by its number (`st_dev`).
+pub(super) fn at(disk: u64) -> Arc<Turns> {
+    let mut disks = lock(&DISKS);
+    if let Some(turns) = disks.get(&disk).and_then(Weak::upgrade) {
+        return turns;
+    }
+    disks.retain(|_, turns| turns.strong_count() > 0);
+    let turns = Arc::new(Turns::of(MOST));
+    disks.insert(disk, Arc::downgrade(&turns));
+    turns
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Lets reads begin as long as few bytes are being read.
+#[derive(Debug)]
 pub(super) struct Turns {
     most: usize,
     state: Mutex<State>,
 }
 
+#[derive(Debug)]
 struct State {
     /// Bytes that are being read.
     bytes: usize,
     waiting: VecDeque<Waiting>,
 }
 
+#[derive(Debug)]
 struct Waiting {
     bytes: usize,
     has_turn: Arc<AtomicBool>,
@@ -35,7 +60,7 @@ pub(super) struct Turn<'a> {
 
 impl Turns {
     /// Lets so many bytes be read at once.
-    pub(super) const fn of(most: usize) -> Self {
+    fn of(most: usize) -> Self {
         Self { most, state: Mutex::new(State { bytes: 0, waiting: VecDeque::new() }) }
     }
 
@@ -43,7 +68,7 @@ impl Turns {
     /// nothing else is read.
     pub(super) fn take(&self, bytes: usize) -> Turn<'_> {
         let bytes = bytes.min(self.most);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.waiting.is_empty() && state.bytes + bytes <= self.most {
             state.bytes += bytes;
             return Turn { turns: self, bytes };
@@ -57,15 +82,11 @@ impl Turns {
         }
         Turn { turns: self, bytes }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.turns.lock();
+        let mut state = lock(&self.turns.state);
         state.bytes -= self.bytes;
         while let Some(first) = state.waiting.front()
             && state.bytes + first.bytes <= self.turns.most
@@ -80,10 +101,11 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use std::thread;
 
-    use super::Turns;
+    use super::{Turns, at, lock};
 
     #[test]
     fn no_more_is_read_at_once_and_everybody_has_a_turn() {
@@ -105,7 +127,13 @@ mod tests {
             }
         });
         assert!(most.load(SeqCst) <= MOST && most.load(SeqCst) > 0);
-        assert_eq!(turns.lock().bytes, 0);
+        assert_eq!(lock(&turns.state).bytes, 0);
+    }
+
+    #[test]
+    fn a_disk_has_turns_of_its_own() {
+        let (first, other) = (at(u64::MAX - 1), at(u64::MAX));
+        assert!(Arc::ptr_eq(&first, &at(u64::MAX - 1)) && !Arc::ptr_eq(&first, &other));
     }
 
     #[test]
@@ -116,7 +144,7 @@ mod tests {
         thread::scope(|scope| {
             let (turns, order) = (&turns, &order);
             let has_waiting = |n| {
-                while turns.lock().waiting.len() < n {
+                while lock(&turns.state).waiting.len() < n {
                     thread::yield_now();
                 }
             };
