@@ -18,6 +18,10 @@ DAY_US = 86_400_000_000
 T0_US = 1_767_225_600_000_000
 """2026-01-01T00:00:00Z"""
 
+DIFFERENCES = ("start", "end", "duration_ns", "src_num", "src_port", "offset")
+ENCODINGS = dict.fromkeys(DIFFERENCES, "DELTA_BINARY_PACKED") | {"runs": "DELTA_LENGTH_BYTE_ARRAY"}
+"""Of columns that have no dictionary, as crates/flow/src/parquet_file.rs has them."""
+
 
 def stem_of(number: int, begin_us: int) -> str:
     began = datetime.fromtimestamp(begin_us // 1_000_000, UTC)
@@ -111,7 +115,12 @@ def write_flows(
             first_us = part["start"].cast(pa.int64())[0].as_py()
             name = f"{stem}-{day_of(first_us)}.parquet"
         path = directory / name
-        options: dict[str, Any] = {"compression": "zstd", "store_schema": False}
+        options: dict[str, Any] = {
+            "compression": "zstd",
+            "store_schema": False,
+            "use_dictionary": [name for name in SCHEMA.names if name not in ENCODINGS],
+            "column_encoding": ENCODINGS,
+        }
         with pq.ParquetWriter(path, SCHEMA, **options) as writer:
             writer.write_table(part)
             writer.add_key_value_metadata(told)

@@ -84,8 +84,8 @@ struct td_release {
 struct td_control {
 	__u32 epoch; /* the epoch of blocks opened from now on */
 	union {
-		__u32 snaplen; /* of a recorder: bytes kept of packets from now on, if there is room */
-		__u32 rests;   /* of a daemon: 1 until the first packet of a block, which wakes it */
+		__u32 snaplen; /* of a recorder: bytes kept of packets, if there is room */
+		__u32 rests;   /* of a daemon: 1 until a block's first packet, which wakes it */
 	};
 	__u64 deadline_ns; /* CLOCK_MONOTONIC; who lives moves it on, once a second */
 	__u32 abandoned;   /* set by the programs that came behind the deadline */
