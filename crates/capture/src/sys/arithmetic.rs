@@ -16,7 +16,7 @@ mod c {
         #[cfg(test)]
         pub safe fn tapdeck_shed_by_fill(used: u32, nblocks: u32, most: u32, now: u32) -> u32;
         #[cfg(test)]
-        pub safe static tapdeck_layout: [u32; 32];
+        pub safe static tapdeck_layout: [u32; 33];
         #[cfg(test)]
         pub safe static tapdeck_params_layout: [u32; 30];
         #[cfg(test)]
@@ -85,7 +85,7 @@ pub fn shed_by_fill(used: u32, nblocks: u32, most: u32, now: u32) -> u32 {
 /// Sizes, offsets and constants as the C compiler has them, in the order of
 /// `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn layout() -> [u32; 32] {
+pub fn layout() -> [u32; 33] {
     c::tapdeck_layout
 }
 
