@@ -59,6 +59,7 @@ NEEDED_FOR_TEST="
     softflowd            softflowd
     stenographer-client  stenoread
     tmux                 tmux
+    util-linux-extra     fincore
 "
 NEEDED_FOR_LINT="
     python3-venv     /usr/share/doc/python3-venv

@@ -4,9 +4,8 @@
 //! records: so its pages are given back, or reading goes past the cache (`O_DIRECT`), as the reader
 //! asks for. Where a file system can do neither, that costs memory and nothing else.
 //!
-//! The disk belongs to it, too. The kernel would read many megabytes ahead of each file that is
-//! read from beginning to end, and what is written meanwhile waits behind them: so this says itself
-//! what is read ahead, and a process asks a disk for little at once.
+//! The disk belongs to it, too: little is read ahead (`ahead`), and little is read at once
+//! (`turns`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -16,20 +15,16 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
 use tapdeck_packet::watch::waiting_for_disk;
 
+use super::ahead::ReadAhead;
 use super::page::PAGE;
 use super::read::{Access, Object, Owner, State, Storage};
 use super::turns::{self, Turns};
-
-/// How many files may still be read ahead: more of them at once gain nothing.
-static SEATS: AtomicUsize = AtomicUsize::new(4);
-/// Bytes that are read ahead of a file.
-const AHEAD: NonZeroU64 = NonZeroU64::new(1 << 20).unwrap();
 
 /// The regular files of a directory, by their names. Links are not followed.
 #[derive(Clone, Debug)]
@@ -151,18 +146,8 @@ struct DiskObject {
     direct: Direct,
     /// The turns at the file's disk.
     turns: Arc<Turns>,
-    /// Where what was read last ended.
-    read_to: AtomicU64,
-    /// Whether the file is read ahead.
-    has_seat: AtomicBool,
-}
-
-impl Drop for DiskObject {
-    fn drop(&mut self) {
-        if *self.has_seat.get_mut() {
-            SEATS.fetch_add(1, Relaxed);
-        }
-    }
+    /// How the file is read ahead; `None` where it will be read here and there.
+    ahead: Option<ReadAhead>,
 }
 
 fn open(path: &Path, how: OFlags, access: Access, direct: &Direct) -> Result<Arc<dyn Object>> {
@@ -184,16 +169,34 @@ fn open(path: &Path, how: OFlags, access: Access, direct: &Direct) -> Result<Arc
         }
     });
     let file = File::from(opened?);
+    // The kernel reads nothing ahead of what is asked for.
+    let _ = fadvise(&file, 0, None, Advice::Random);
     let metadata = file.metadata()?;
-    let turns = turns::at(metadata.dev());
-    Ok(Arc::new(DiskObject::new(file, metadata.is_file(), is_direct, direct.clone(), turns)))
+    let ahead = match access {
+        Access::Ranges | Access::Sequential => Some(ReadAhead::new()),
+        Access::Scattered | Access::Once => None,
+    };
+    Ok(Arc::new(DiskObject {
+        file,
+        is_regular: metadata.is_file(),
+        is_direct: AtomicBool::new(is_direct),
+        direct: direct.clone(),
+        turns: turns::at(metadata.dev()),
+        ahead,
+    }))
 }
 
 /// Returns an open regular file, which need not have a name, as an object.
 pub(crate) fn object_of(file: File) -> Arc<dyn Object> {
-    let direct = Direct(Arc::new(AtomicBool::new(false)));
-    let turns = turns::at(file.metadata().map_or(0, |metadata| metadata.dev()));
-    Arc::new(DiskObject::new(file, true, false, direct, turns))
+    let disk = file.metadata().map_or(0, |metadata| metadata.dev());
+    Arc::new(DiskObject {
+        file,
+        is_regular: true,
+        is_direct: AtomicBool::new(false),
+        direct: Direct(Arc::new(AtomicBool::new(false))),
+        turns: turns::at(disk),
+        ahead: None,
+    })
 }
 
 fn state_of(metadata: &fs::Metadata) -> State {
@@ -211,39 +214,6 @@ fn state_of(metadata: &fs::Metadata) -> State {
 }
 
 impl DiskObject {
-    fn new(
-        file: File,
-        is_regular: bool,
-        is_direct: bool,
-        direct: Direct,
-        turns: Arc<Turns>,
-    ) -> Self {
-        // The kernel reads nothing ahead of what is asked for.
-        let _ = fadvise(&file, 0, None, Advice::Random);
-        let (is_direct, has_seat) = (AtomicBool::new(is_direct), AtomicBool::new(false));
-        let read_to = AtomicU64::new(u64::MAX);
-        Self { file, is_regular, is_direct, direct, turns, read_to, has_seat }
-    }
-
-    /// Has what comes next read into the page cache, where one part is read after the other.
-    fn read_ahead(&self, read: Range<u64>) {
-        let is_next = self.read_to.swap(read.end, Relaxed) == read.start;
-        if is_next && (self.has_seat.load(Relaxed) || self.takes_seat()) {
-            let _ = fadvise(&self.file, read.end, Some(AHEAD), Advice::WillNeed);
-        }
-    }
-
-    fn takes_seat(&self) -> bool {
-        if SEATS.fetch_update(Relaxed, Relaxed, |seats| seats.checked_sub(1)).is_err() {
-            return false;
-        }
-        if self.has_seat.swap(true, Relaxed) {
-            // Another thread was faster.
-            SEATS.fetch_add(1, Relaxed);
-        }
-        true
-    }
-
     /// Reads through the page cache from now on.
     fn end_direct(&self) -> Result<()> {
         let flags = rustix::fs::fcntl_getfl(&self.file)?;
@@ -278,11 +248,13 @@ impl Object for DiskObject {
                 self.end_direct()?;
                 self.file.read_at(buffer, at)
             }
-            Ok(bytes) if bytes > 0 && !is_direct => {
-                self.read_ahead(at..at + bytes as u64);
+            Ok(bytes) => {
+                if let (Some(ahead), 1..) = (&self.ahead, bytes) {
+                    ahead.follow(&self.file, at..at + bytes as u64);
+                }
                 Ok(bytes)
             }
-            read => read,
+            refused => refused,
         }
     }
 

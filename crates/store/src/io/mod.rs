@@ -5,6 +5,7 @@
 //! Writing and reading are apart since whoever reads a store must not be able to change it, and may
 //! read it where no file system is.
 
+mod ahead;
 mod directory;
 mod disk;
 mod elsewhere;
