@@ -113,12 +113,12 @@ impl Case {
             packet_ns += cpu_ns() - begin;
             if table.is_full() {
                 let begin = cpu_ns();
-                rows += write(&mut to, &table.take());
+                rows += write(&mut to, table.take());
                 row_ns += cpu_ns() - begin;
             }
         }
         let begin = cpu_ns();
-        rows += write(&mut to, &table.finish());
+        rows += write(&mut to, table.finish());
         self.bytes = to.finish().expect("memory").0;
         row_ns += cpu_ns() - begin;
         self.rows = rows;

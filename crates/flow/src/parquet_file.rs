@@ -8,7 +8,8 @@
 //! What the segment itself tells, of losses for one, stands as text in the metadata of one of its
 //! files ([`ParquetFile::tell_segment`]).
 //!
-//! Each page of 20,000 rows has its least and greatest value in the page index, but for `runs`.
+//! Each page of 20,000 rows has its least and greatest value in the page index, but for `sensor`,
+//! `segment` and `runs`.
 //! Rows are sorted by source, so a search for a source finds its pages there; for destinations
 //! there is a Bloom filter, as large as the number of different ones wants it.
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
@@ -29,13 +30,15 @@ use crate::columns::{COLUMNS, Values};
 use crate::row::{Row, Rows};
 use crate::text::put_address;
 
-/// Rows that are turned into a column's values at a time.
-const BATCH: usize = 8192;
+/// Rows of which columns' values are gathered at a time: few enough for the processor's cache.
+const BATCH: usize = 2048;
+/// Columns whose values are gathered together. All of them would take as much memory as the rows.
+const TOGETHER: usize = 6;
 /// Rows of a page.
 const PAGE_ROWS: usize = 20_000;
 /// How many of the files without a destination a Bloom filter lets through.
 const FALSE_POSITIVES: f64 = 0.02;
-const ZSTD_LEVEL: i32 = 3;
+const ZSTD_LEVEL: i32 = 1;
 const CREATED_BY: &str = concat!("tapdeck ", env!("CARGO_PKG_VERSION"));
 /// What a file says of the meaning of its columns, for readers of later ones.
 const VERSION: (&str, &str) = ("tapdeck.flows", "1");
@@ -103,31 +106,23 @@ impl<W: Write + Send> ParquetFile<W> {
             return Ok(());
         }
         let mut group = self.writer.next_row_group()?;
-        let mut columns = COLUMNS.iter();
-        while let Some(mut column) = group.next_column()? {
-            let values = columns.next().map(|(_, values)| values);
-            match values {
-                Some(Values::Sensor) => constant(&mut column, rows, &self.sensor)?,
-                Some(Values::Segment) => constant(&mut column, rows, &self.segment)?,
-                Some(Values::Time(value) | Values::Number(value)) => {
-                    numbers::<Int64Type>(&mut column, rows, *value)?;
+        let mut gathered: [Gathered; TOGETHER] = Default::default();
+        for columns in COLUMNS.chunks(TOGETHER) {
+            gathered.iter_mut().for_each(Gathered::clear);
+            for rows in rows.chunks(BATCH) {
+                for ((_, values), gathered) in columns.iter().zip(&mut gathered) {
+                    gathered.add(*values, rows, of);
                 }
-                Some(Values::Small(value) | Values::Tiny(value)) => {
-                    numbers::<Int32Type>(&mut column, rows, *value)?;
-                }
-                Some(Values::MaybeNumber(value)) => maybe::<Int64Type>(&mut column, rows, *value)?,
-                Some(Values::MaybeSmall(value) | Values::MaybeShort(value)) => {
-                    maybe::<Int32Type>(&mut column, rows, *value)?;
-                }
-                Some(Values::Address(value)) => texts(&mut column, rows, |row, out| {
-                    value(row).map(|address| put_address(out, address)).is_some()
-                })?,
-                Some(Values::Runs) => texts(&mut column, rows, |row, out| {
-                    of.runs(row).map(|runs| out.extend_from_slice(runs)).is_some()
-                })?,
-                None => {}
             }
-            column.close()?;
+            for ((_, values), gathered) in columns.iter().zip(&mut gathered) {
+                let Some(mut column) = group.next_column()? else { break };
+                match values {
+                    Values::Sensor => constant(&mut column, rows.len(), &self.sensor)?,
+                    Values::Segment => constant(&mut column, rows.len(), &self.segment)?,
+                    values => gathered.write(*values, &mut column)?,
+                }
+                column.close()?;
+            }
         }
         group.close()?;
         Ok(())
@@ -164,11 +159,14 @@ fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
         // The writer makes room for so many and then folds the filter to what there were.
         .set_column_bloom_filter_max_ndv(path("dst_ip"), crate::MAX_ROWS as u64)
         .set_column_bloom_filter_fpp(path("dst_ip"), FALSE_POSITIVES);
-    // Hardly two rows have the same list of granules, and nobody asks which page has the least.
+    // Hardly two rows have the same list of granules.
     properties = properties
         .set_column_dictionary_enabled(path("runs"), false)
-        .set_column_encoding(path("runs"), Encoding::DELTA_LENGTH_BYTE_ARRAY)
-        .set_column_statistics_enabled(path("runs"), EnabledStatistics::Chunk);
+        .set_column_encoding(path("runs"), Encoding::DELTA_LENGTH_BYTE_ARRAY);
+    // Nobody asks which page has the least of these.
+    for name in ["sensor", "segment", "runs"] {
+        properties = properties.set_column_statistics_enabled(path(name), EnabledStatistics::Chunk);
+    }
     for name in DIFFERENT {
         properties = properties
             .set_column_dictionary_enabled(path(name), false)
@@ -179,76 +177,126 @@ fn properties() -> Result<WriterPropertiesPtr, ParquetError> {
 
 type Column<'a> = SerializedColumnWriter<'a>;
 
-fn numbers<T: DataType>(
-    column: &mut Column<'_>,
-    rows: &[Row],
-    value: fn(&Row) -> T::T,
-) -> Result<(), ParquetError> {
-    let mut values = Vec::with_capacity(BATCH.min(rows.len()));
-    for rows in rows.chunks(BATCH) {
-        values.clear();
-        values.extend(rows.iter().map(value));
-        column.typed::<T>().write_batch(&values, None, None)?;
-    }
-    Ok(())
+/// The values of a column's rows.
+#[derive(Default)]
+struct Gathered {
+    /// Those of 64 bits, of 32, or the bytes and where each value ends; those that are there.
+    longs: Vec<i64>,
+    ints: Vec<i32>,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    /// For each row whether there is a value, where one may be missing.
+    levels: Vec<i16>,
 }
 
-fn maybe<T: DataType>(
-    column: &mut Column<'_>,
-    rows: &[Row],
-    value: fn(&Row) -> Option<T::T>,
-) -> Result<(), ParquetError> {
-    let mut values = Vec::with_capacity(BATCH.min(rows.len()));
-    let mut levels = Vec::with_capacity(BATCH.min(rows.len()));
-    for rows in rows.chunks(BATCH) {
-        values.clear();
-        levels.clear();
-        for row in rows {
-            let value = value(row);
-            levels.push(i16::from(value.is_some()));
-            values.extend(value);
-        }
-        column.typed::<T>().write_batch(&values, Some(&levels), None)?;
-    }
-    Ok(())
-}
-
-fn constant(column: &mut Column<'_>, rows: &[Row], value: &ByteArray) -> Result<(), ParquetError> {
-    let values = vec![value.clone(); BATCH.min(rows.len())];
-    for rows in rows.chunks(BATCH) {
-        column.typed::<ByteArrayType>().write_batch(&values[..rows.len()], None, None)?;
-    }
-    Ok(())
-}
-
-/// Writes what `put` appends for each row; nothing where it returns false.
-fn texts(
-    column: &mut Column<'_>,
-    rows: &[Row],
-    put: impl Fn(&Row, &mut Vec<u8>) -> bool,
-) -> Result<(), ParquetError> {
-    let mut values: Vec<ByteArray> = Vec::with_capacity(BATCH.min(rows.len()));
-    let mut levels = Vec::with_capacity(BATCH.min(rows.len()));
-    let mut ends = Vec::with_capacity(BATCH.min(rows.len()));
-    for rows in rows.chunks(BATCH) {
-        values.clear();
-        levels.clear();
+impl Gathered {
+    fn clear(&mut self) {
+        let Self { longs, ints, bytes, ends, levels } = self;
+        longs.clear();
+        ints.clear();
+        bytes.clear();
         ends.clear();
-        let mut bytes = Vec::with_capacity(rows.len() * 16);
+        levels.clear();
+    }
+
+    /// Adds those of further rows, which are some of `of`.
+    fn add(&mut self, values: Values, rows: &[Row], of: &Rows) {
+        match values {
+            Values::Sensor | Values::Segment => {}
+            Values::Time(value) | Values::Number(value) => {
+                self.longs.extend(rows.iter().map(value));
+            }
+            Values::Small(value) | Values::Tiny(value) => {
+                self.ints.extend(rows.iter().map(value));
+            }
+            Values::MaybeNumber(value) => {
+                maybe(&mut self.longs, &mut self.levels, rows, value);
+            }
+            Values::MaybeSmall(value) | Values::MaybeShort(value) => {
+                maybe(&mut self.ints, &mut self.levels, rows, value);
+            }
+            Values::Address(value) => self.texts(rows, |row, out| {
+                value(row).map(|address| put_address(out, address)).is_some()
+            }),
+            Values::Runs => self.texts(rows, |row, out| {
+                of.runs(row).map(|runs| out.extend_from_slice(runs)).is_some()
+            }),
+        }
+    }
+
+    /// Adds what `put` appends for each row; nothing where it returns false.
+    fn texts(&mut self, rows: &[Row], put: impl Fn(&Row, &mut Vec<u8>) -> bool) {
         for row in rows {
-            let is_there = put(row, &mut bytes);
-            levels.push(i16::from(is_there));
+            let is_there = put(row, &mut self.bytes);
+            self.levels.push(i16::from(is_there));
             if is_there {
-                ends.push(bytes.len());
+                self.ends.push(self.bytes.len());
             }
         }
-        let bytes = Bytes::from(bytes);
-        let mut at = 0;
-        for end in &ends {
-            values.push(ByteArray::from(bytes.slice(at..*end)));
-            at = *end;
+    }
+
+    fn write(&mut self, values: Values, column: &mut Column<'_>) -> Result<(), ParquetError> {
+        let Self { longs, ints, levels, .. } = self;
+        match values {
+            Values::Sensor | Values::Segment => {}
+            Values::Time(_) | Values::Number(_) => {
+                column.typed::<Int64Type>().write_batch(longs, None, None)?;
+            }
+            Values::Small(_) | Values::Tiny(_) => {
+                column.typed::<Int32Type>().write_batch(ints, None, None)?;
+            }
+            Values::MaybeNumber(_) => {
+                column.typed::<Int64Type>().write_batch(longs, Some(levels), None)?;
+            }
+            Values::MaybeSmall(_) | Values::MaybeShort(_) => {
+                column.typed::<Int32Type>().write_batch(ints, Some(levels), None)?;
+            }
+            Values::Address(_) | Values::Runs => self.write_texts(column)?,
         }
-        column.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+        Ok(())
+    }
+
+    fn write_texts(&mut self, column: &mut Column<'_>) -> Result<(), ParquetError> {
+        let bytes = Bytes::from(std::mem::take(&mut self.bytes));
+        let mut at = 0;
+        let mut values = self.ends.iter().map(|end| {
+            let value = bytes.slice(at..*end);
+            at = *end;
+            ByteArray::from(value)
+        });
+        let mut batch = Vec::with_capacity(BATCH);
+        for levels in self.levels.chunks(BATCH) {
+            batch.clear();
+            let there = levels.iter().filter(|level| **level == 1).count();
+            batch.extend(values.by_ref().take(there));
+            column.typed::<ByteArrayType>().write_batch(&batch, Some(levels), None)?;
+        }
+        Ok(())
+    }
+}
+
+fn maybe<T>(
+    values: &mut Vec<T>,
+    levels: &mut Vec<i16>,
+    rows: &[Row],
+    value: fn(&Row) -> Option<T>,
+) {
+    for row in rows {
+        let value = value(row);
+        levels.push(i16::from(value.is_some()));
+        values.extend(value);
+    }
+}
+
+fn constant(column: &mut Column<'_>, rows: usize, value: &ByteArray) -> Result<(), ParquetError> {
+    let values = vec![value.clone(); BATCH.min(rows)];
+    let mut left = rows;
+    while left > 0 {
+        let some = left.min(BATCH);
+        let (values, only) = (&values[..some], Some(value));
+        let column = column.typed::<ByteArrayType>();
+        column.write_batch_with_statistics(values, None, None, only, only, None)?;
+        left -= some;
     }
     Ok(())
 }

@@ -64,6 +64,8 @@ pub struct FlowTable {
     lost: Vec<u64>,
     /// Whether granules have numbers that an index knows.
     is_indexed: bool,
+    /// The rows that were taken out last, whose memory is used again.
+    rows: Rows,
 }
 
 /// A flow while packets are added to it. Of pairs, the first is what the low end sent.
@@ -103,6 +105,7 @@ impl FlowTable {
             places: Vec::new(),
             lost: Vec::new(),
             is_indexed,
+            rows: Rows::default(),
         }
     }
 
@@ -176,24 +179,27 @@ impl FlowTable {
     }
 
     /// Takes all rows out, though the segment goes on.
-    pub fn take(&mut self) -> Rows {
+    pub fn take(&mut self) -> &Rows {
         self.take_rows(EndReason::Memory)
     }
 
     /// Takes the last rows out, behind the segment's last granule.
-    pub fn finish(&mut self) -> Rows {
+    pub fn finish(&mut self) -> &Rows {
         self.take_rows(EndReason::Segment)
     }
 
-    fn take_rows(&mut self, reason: EndReason) -> Rows {
+    fn take_rows(&mut self, reason: EndReason) -> &Rows {
         let mut order: Vec<_> =
             (0..).zip(&self.entries).map(|(index, entry)| (entry.rank(), index)).collect();
-        order.sort_unstable_by(|(a, i): &(_, u32), (b, j)| {
-            let full = |index: u32| self.entries[index as usize].order();
-            a.cmp(b).then_with(|| full(*i).cmp(&full(*j)))
-        });
+        order.sort_unstable_by_key(|(rank, _): &(_, u32)| *rank);
+        for same in order.chunk_by_mut(|(a, _), (b, _)| a == b).filter(|same| same.len() > 1) {
+            same.sort_unstable_by_key(|(_, index)| self.entries[*index as usize].order());
+        }
         let last_day = self.entries.iter().map(|entry| entry.key.day()).max();
-        let mut rows = Rows { rows: Vec::with_capacity(order.len()), runs: Vec::new() };
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.rows.clear();
+        rows.runs.clear();
+        rows.rows.reserve(order.len());
         let mut list = Vec::new();
         let fetched = order.chunks(FETCHED).flat_map(|chunk| {
             for (_, index) in chunk {
@@ -215,7 +221,8 @@ impl FlowTable {
         self.entries.clear();
         self.slots.fill(0);
         self.closed_runs.clear();
-        rows
+        self.rows = rows;
+        &self.rows
     }
 
     fn row(
@@ -375,12 +382,13 @@ impl Entry {
     }
 
     /// Returns what rows are sorted by first: so much of it that few rows have the same.
-    fn rank(&self) -> (i32, Kind, u64) {
+    fn rank(&self) -> u128 {
         let forward = self.forward();
         let (source, to) = (self.key.address(forward)[0], self.key.address(forward.other())[0]);
         let kind = self.key.kind();
         let ends = if kind == Kind::Ipv6 { source } else { source | to >> 32 };
-        (self.key.day(), kind, ends)
+        let day = self.key.day() as u32 ^ 1 << 31;
+        u128::from(day) << 72 | u128::from(kind as u8) << 64 | u128::from(ends)
     }
 
     /// Returns what rows of one rank are sorted by.

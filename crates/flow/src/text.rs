@@ -3,29 +3,41 @@
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
+/// Each byte as decimal digits and a full stop, and how long that is.
+const BYTES: [([u8; 4], usize); 256] = {
+    let mut bytes = [([b'.'; 4], 0); 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (text, len) = &mut bytes[byte];
+        let mut power = 100;
+        while power > 0 {
+            if byte >= power || power == 1 {
+                text[*len] = b'0' + (byte / power % 10) as u8;
+                *len += 1;
+            }
+            power /= 10;
+        }
+        *len += 1;
+        byte += 1;
+    }
+    bytes
+};
+
 /// Appends an address.
 pub fn put_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(address) => {
-            for (i, byte) in address.octets().into_iter().enumerate() {
-                if i > 0 {
-                    out.push(b'.');
-                }
-                put_byte(out, byte);
+            let (mut text, mut end) = ([0; 16], 0);
+            for byte in address.octets() {
+                let (digits, len) = BYTES[usize::from(byte)];
+                text[end..end + digits.len()].copy_from_slice(&digits);
+                end += len;
             }
+            // Without the last full stop.
+            out.extend_from_slice(&text[..end - 1]);
         }
         IpAddr::V6(address) => put_ipv6(out, address),
     }
-}
-
-fn put_byte(out: &mut Vec<u8>, byte: u8) {
-    if byte >= 100 {
-        out.push(b'0' + byte / 100);
-    }
-    if byte >= 10 {
-        out.push(b'0' + byte / 10 % 10);
-    }
-    out.push(b'0' + byte % 10);
 }
 
 /// The standard library writes addresses as RFC 5952 says.
@@ -54,6 +66,20 @@ mod tests {
             let mut out = Vec::new();
             put_address(&mut out, text.parse().unwrap());
             assert_eq!(std::str::from_utf8(&out).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn each_byte_is_written_at_each_place() {
+        for byte in 0..=255 {
+            for place in 0..4 {
+                let mut octets = [7; 4];
+                octets[place] = byte;
+                let mut out = b"before".to_vec();
+                put_address(&mut out, octets.into());
+                let [a, b, c, d] = octets;
+                assert_eq!(String::from_utf8(out).unwrap(), format!("before{a}.{b}.{c}.{d}"));
+            }
         }
     }
 }

@@ -45,7 +45,7 @@ fn rows(frames: &[Vec<u8>]) -> Vec<Row> {
         table.packet(LinkType::ETHERNET, frame, frame.len() as u32, T0 + at * 1_000_000);
     }
     table.end_granule(4096..8192, 0);
-    table.finish().rows
+    table.finish().rows.clone()
 }
 
 fn row(frames: &[Vec<u8>]) -> Row {
@@ -217,12 +217,12 @@ fn rows_of_any_size_of_table_hold_every_packet_once_and_say_where_it_is() {
             table.end_granule(place.clone(), lost);
             alone.end_granule(place.clone(), lost);
             places.push(place);
-            spoke.push(alone.finish().rows);
+            spoke.push(alone.finish().rows.clone());
             if table.is_full() {
-                all.push(table.take());
+                all.push(table.take().clone());
             }
         }
-        all.push(table.finish());
+        all.push(table.finish().clone());
         let rows = || all.iter().flat_map(|rows| &rows.rows);
         let sum = |of: fn(&Row) -> u64| rows().map(of).sum::<u64>();
         assert_eq!(sum(|row| row.packets[0] + row.packets[1]), packets, "seed {seed}");

@@ -159,7 +159,7 @@ fn of_segment(
                 }
                 table.end_granule(place, std::mem::take(&mut lost));
                 if table.is_full() {
-                    hand_on(question, &segment, &table.take(), outlet, end)?;
+                    hand_on(question, &segment, table.take(), outlet, end)?;
                 }
             }
         }
@@ -169,7 +169,7 @@ fn of_segment(
         Stop::Reading(e) => failed(e),
         Stop::Answer(failure) => failure,
     })?;
-    hand_on(question, &segment, &table.finish(), outlet, end)?;
+    hand_on(question, &segment, table.finish(), outlet, end)?;
     let notes = walk.take_notes();
     let is_of_all = question.span == Span::ALL && question.expression.is_empty();
     let is_whole = is_of_all && !notes.iter().any(Note::is_fault);
@@ -229,7 +229,7 @@ fn of_captures(question: &Question, outlet: &mut Outlet, whole: bool) -> Result<
             Some(_) if packets % STRETCH == 0 && table.is_full() => table.take(),
             Some(_) => continue,
         };
-        hand_on(question, &segment, &rows, outlet, &mut end)?;
+        hand_on(question, &segment, rows, outlet, &mut end)?;
         if found.is_none() {
             break;
         }

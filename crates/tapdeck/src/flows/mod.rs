@@ -231,14 +231,14 @@ fn make(
                 watch(place.end)?;
                 table.end_granule(place, std::mem::take(&mut lost));
                 if table.is_full() {
-                    put(&table.take(), &mut files)?;
+                    put(table.take(), &mut files)?;
                 }
             }
         }
         Ok(())
     })
     .with_context(cannot)?;
-    put(&table.finish(), &mut files)?;
+    put(table.finish(), &mut files)?;
     made.notes = walk.take_notes();
     made.files = files.count();
     let whose = (&*question.sensor, name.stem());
