@@ -27,7 +27,7 @@ use crate::row::{EndReason, Row, Rows};
 use crate::runs::{ClosedRuns, Granules, put_runs};
 
 /// How many rows a table holds before it wants to be emptied. A row takes 152 bytes, 60 more where
-/// it has more than one run of granules, and again so much while the table is emptied.
+/// it has more than one run of granules, and again so much once the table has been emptied.
 pub const MAX_ROWS: usize = 250_000;
 
 /// How many entries are fetched into the cache together. Each may have to come from memory:
