@@ -9,6 +9,10 @@ export CARGO_TARGET_DIR ?= $(CURDIR)/target
 DEV := $(abspath $(CARGO_TARGET_DIR))/debug
 RELEASE := $(abspath $(CARGO_TARGET_DIR))/release
 
+# One test goes along, for then whatever programs and tests depend on is built with what both ask of
+# it. Without it, all of that would be built twice.
+BUILD := cargo build --workspace --lib --bins --test lines
+
 .PHONY: help setup demo test python test-python nightly fuzz lint advisories bench bench-python lab lab-once lab-quick lab-test test-vm deb
 
 help: ## List the targets
@@ -21,7 +25,7 @@ setup: ## Install what building and testing need and what is missing (Debian 12 
 # optimizations do not change, and a build for release would take as long again.
 demo: ## Record real and generated traffic and check every packet, in about a minute (root)
 	@scripts/setup.sh
-	cargo build --workspace
+	$(BUILD)
 	@scripts/demo.sh $(DEV)/tapdeck
 
 BENCHES := record generate query sharing rules hook index flows
@@ -39,12 +43,12 @@ CONSOLE := crates/gateway/tests/console
 
 # Documentation first and the tests last, so that their result is what stands at the end.
 test: setup ## Run every test, and the benchmarks once and tiny (root)
-	cargo build --workspace
+	$(BUILD)
 	cargo test --workspace --doc
 	cargo test $(GUARD) --workspace $(addprefix --bench ,$(BENCHES)) -- --test
-	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
-	$(CONSOLE)/.venv/bin/python -m pytest -q $(CONSOLE) --build $(DEV)
-	scripts/run-tests.py $(TEST_PROGRAMS) 1200
+	scripts/run-tests.py $(TEST_PROGRAMS) 1200 \
+		"lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)" \
+		"$(CONSOLE)/.venv/bin/python -m pytest -q $(CONSOLE) --build $(DEV)"
 
 # The Python module has a workspace of its own, so nothing above builds it, and its virtual
 # environment has what builds and tests it.
@@ -57,7 +61,7 @@ python: ## Build the Python module tapdeck: target/wheels/tapdeck-VERSION-cp311-
 
 test-python: ## Run the tests of the Python module, and the notebook (root)
 	@scripts/setup.sh --python
-	cargo build --workspace
+	$(BUILD)
 	$(MATURIN) develop --locked
 	$(PYTHON) -m pytest -q crates/python/tests --build $(DEV)
 
@@ -164,7 +168,7 @@ lab: ## Rerun the references' experiments overnight, into OUT=DIR (root)
 
 lab-test: ## Run the lab's own tests (root)
 	@scripts/setup.sh --lab
-	cargo build --workspace
+	$(BUILD)
 	lab/.venv/bin/python -m pytest -q lab/tests --build $(DEV)
 
 deb: ## Build the Debian package, target/debian/tapdeck_VERSION_amd64.deb
@@ -185,7 +189,7 @@ test-fleet: test-s3 test-lake demo-fleet ## Run the tests that need engines, or 
 test-s3:
 	@scripts/setup.sh --lab
 	@scripts/setup.sh --fleet
-	cargo build --workspace
+	$(BUILD)
 	server=$$(scripts/setup-s3.sh) && jar=$$(scripts/setup-s3.sh s3proxy) && \
 		TAPDECK_S3_SERVER=$$server TAPDECK_S3PROXY=$$jar \
 		cargo test $(GUARD) --workspace --test s3 -- --ignored
@@ -195,7 +199,7 @@ test-s3:
 test-lake:
 	@scripts/setup.sh --python
 	@scripts/setup.sh --fleet
-	cargo build --workspace
+	$(BUILD)
 	cd crates/python && VIRTUAL_ENV=$(CURDIR)/lake/.venv .venv/bin/maturin develop --locked
 	jars=$$(scripts/setup-spark.sh) && server=$$(scripts/setup-s3.sh) && \
 		lake/.venv/bin/python -m pytest -q -n 2 --dist loadfile lake --build $(DEV) --jars $$jars \
@@ -203,7 +207,7 @@ test-lake:
 
 demo-fleet: ## Show eight sensors, one lake, and the packets behind an answer, in two minutes (root)
 	@scripts/setup.sh --fleet
-	cargo build --workspace
+	$(BUILD)
 	jars=$$(scripts/setup-spark.sh) && server=$$(scripts/setup-s3.sh) && \
 		lake/.venv/bin/python lake/demo.py --build $(DEV) --jars $$jars --s3-server $$server
 

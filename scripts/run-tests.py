@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Run the workspace's test programs, several at a time.
+"""Run the workspace's test programs, and other commands, several at a time.
 
-    scripts/run-tests.py PROGRAMS TIMEOUT_S [CARGO_ARGUMENT...]
+    scripts/run-tests.py PROGRAMS TIMEOUT_S [COMMAND...]
 
 `cargo test` runs one program after the other, and most tests wait for other processes for most of
 their time. What a program prints is printed as a whole when the program has ended. One that takes
 longer than TIMEOUT_S seconds is ended, and fails. As with `cargo test`, a program runs in the
-directory of its package.
+directory of its package. A COMMAND, which is one argument each, runs where this does.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -23,11 +24,11 @@ from pathlib import Path
 
 @dataclass
 class Program:
-    """A test program: where it lies, what it was made of, and its package's directory."""
+    """What runs tests: its name, the command, and the directory that it runs in."""
 
-    path: Path
-    source: Path
-    package: Path
+    name: str
+    command: list[str]
+    directory: Path
 
 
 @dataclass
@@ -40,10 +41,10 @@ class Ended:
     seconds: float
 
 
-def build(arguments: list[str]) -> list[Program]:
+def build() -> list[Program]:
     """Builds the test programs and returns them. Exits as cargo does where that fails."""
     command = ["cargo", "test", "--workspace", "--tests", "--no-run"]
-    command += ["--message-format", "json-render-diagnostics", *arguments]
+    command += ["--message-format", "json-render-diagnostics"]
     built = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if built.returncode != 0:
         sys.exit(built.returncode)
@@ -51,9 +52,9 @@ def build(arguments: list[str]) -> list[Program]:
     for line in built.stdout.splitlines():
         message = json.loads(line)
         if message.get("executable") and message["profile"]["test"]:
-            source = Path(message["target"]["src_path"])
+            name = os.path.relpath(message["target"]["src_path"])
             package = Path(message["manifest_path"]).parent
-            programs.append(Program(Path(message["executable"]), source, package))
+            programs.append(Program(name, [message["executable"]], package))
     if not programs:
         sys.exit("error: cargo has built no test program, so nothing was tested")
     return programs
@@ -67,12 +68,12 @@ def run(program: Program, timeout_s: float) -> Ended:
         "--foreground",
         "--verbose",
         str(timeout_s),
-        str(program.path),
+        *program.command,
     ]
-    environment = os.environ | {"CARGO_MANIFEST_DIR": str(program.package)}
+    environment = os.environ | {"CARGO_MANIFEST_DIR": str(program.directory)}
     ended = subprocess.run(
         command,
-        cwd=program.package,
+        cwd=program.directory,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -87,14 +88,17 @@ def run(program: Program, timeout_s: float) -> Ended:
 def main() -> int:
     """Runs all and says which failed."""
     at_once, timeout_s = int(sys.argv[1]), float(sys.argv[2])
-    programs = build(sys.argv[3:])
+    here = Path.cwd()
+    others = [Program(command, shlex.split(command), here) for command in sys.argv[3:]]
+    # The commands take longest, so they begin first.
+    programs = others + build()
     failed = []
     pool = ThreadPoolExecutor(at_once)
     try:
         runs = [pool.submit(run, program, timeout_s) for program in programs]
         for done in as_completed(runs):
             ended = done.result()
-            name = os.path.relpath(ended.program.source)
+            name = ended.program.name
             print(
                 f"     Running {name} ({ended.seconds:.0f} s)\n{ended.output}",
                 flush=True,
