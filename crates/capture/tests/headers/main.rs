@@ -105,12 +105,13 @@ fn places(hashes: &[u64]) -> (usize, usize) {
     (sets.len(), places.len())
 }
 
+/// Both ends of a flow, and their ports.
+type Ends = ([u32; 2], [u16; 2]);
+
 #[test]
 fn neighbours_have_places_of_their_own_in_a_table_of_flows() {
     const SIDE: u32 = 200;
     let ten = 10_u32 << 24;
-    // Both ends and their ports, of the flow from one number to another.
-    type Ends = ([u32; 2], [u16; 2]);
     let between_nets = |a: u32, b: u32| -> Ends { ([ten + a, ten + 256 + b], [40_000, 443]) };
     let far_apart = |a: u32, b: u32| -> Ends { ([ten + (a << 16), b << 24], [40_000, 443]) };
     let by_ports = |a: u32, b: u32| -> Ends { ([ten, ten + 1], [a as u16, 1024 + b as u16]) };
