@@ -248,6 +248,8 @@ test_probe() {
 }
 
 test_hook_xdp() { hook xdp 400 inbound; }
+# Asked for by name, the clock of the poll is not given up silently where the verifier refuses it.
+test_hook_xdp_batch() { hook xdp 400 inbound --clock batch; }
 test_hook_xdp_generic() { hook xdp-generic 400 inbound; }
 test_hook_tcx() { hook tcx 500 both; }
 test_hook_tpacket() { hook tpacket 500 both; }

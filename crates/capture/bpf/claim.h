@@ -10,10 +10,16 @@
  * polls and whose programs nothing interrupts but what runs with interrupts off: a poll of
  * netpoll's, whose end must leave alone what is being written.
  *
- * A part of produce.h for those who define TD_CLAIMS and have one reader.
+ * A part of produce.h for those who define TD_CLAIMS and have one reader; they define
+ * blocks_of(ring), which finds the blocks of a ring.
  */
 #ifndef TAPDECK_CLAIM_H
 #define TAPDECK_CLAIM_H
+
+static __always_inline __u8 *blocks_of(__u32 ring);
+
+/* Bytes of the longest packet that is written into a claim without a look at its ring. */
+#define TD_CLAIM_DIRECT 128
 
 /* Commits what was written into a claim, and ends it. */
 static __noinline void settle(struct td_clock *clock)
@@ -39,6 +45,7 @@ static __noinline void settle(struct td_clock *clock)
 	}
 	commit(&place, block, sums);
 	clock->claimed = 0;
+	clock->end = at;
 }
 
 /* Reserves the next len bytes of this CPU's claim on a ring. Returns NULL where there is none, and
@@ -57,7 +64,9 @@ static __always_inline struct td_clock *claimed(const struct place *place, __u32
 			return clock;
 		settle(clock);
 	}
-	if (clock->left && total <= TD_CLAIM_BYTES) {
+	/* While payload is shed, each packet is looked at. */
+	if (clock->left && total <= TD_CLAIM_BYTES &&
+	    !(params.shed_to && NOW(place->ring->shed_to))) {
 		__u64 word = *(volatile __u64 *)&place->ring->word;
 
 		if (td_fits(word, total, params.block_bytes) &&
@@ -66,6 +75,8 @@ static __always_inline struct td_clock *claimed(const struct place *place, __u32
 			clock->epoch = td_word_epoch(word);
 			clock->at = td_word_bytes(word);
 			clock->end = clock->at + total;
+			clock->base = (clock->block & params.block_mask) << params.block_shift;
+			clock->utc_offset_ns = control.utc_offset_ns[clock->epoch];
 			clock->sums = 0;
 			clock->claimed = place->index + 1;
 			return clock;
@@ -83,6 +94,53 @@ static __always_inline void commit_to_claim(struct td_clock *clock, __u32 len, _
 	if (clock->at == clock->end)
 		settle(clock);
 	*(volatile __u32 *)&clock->busy = 0;
+}
+
+/*
+ * Writes a short packet into what is left of this CPU's claim, which is how most packets of a busy
+ * ring go: nothing is looked at here but what this CPU alone has. Returns false where the claim
+ * does not hold it, or there is more to say of the packet than its bytes; then put() has it. So
+ * what was dropped, or is shed, meanwhile is told behind the claim.
+ */
+static __always_inline bool put_into_claim(enum context context, struct packet *p, __u32 snaplen,
+					   __u32 interface)
+{
+	struct td_clock *clock = td_clock_here();
+	const void *end, *from = td_linear(context, p->ctx, &end);
+	__u32 len = p->len, cap = len < snaplen ? len : snaplen;
+	__u32 padded = (cap + 3) & ~3u, total = sizeof(struct epb) + padded + 4;
+
+	if (context != CONTEXT_XDP || p->flags || p->tag || cap < 16 || cap > TD_CLAIM_DIRECT)
+		return false;
+	/* Who interrupts this before `busy` is set leaves a claim without room. */
+	if (NOW(clock->busy) || NOW(clock->claimed) != p->ring + 1)
+		return false;
+
+	__u8 *blocks = blocks_of(p->ring);
+
+	if (!blocks)
+		return false;
+	NOW(clock->busy) = 1;
+
+	__u32 at = NOW(clock->at);
+	__u8 *out = blocks + ((clock->base + at) & params.ring_mask);
+	__u8 *frame = out + sizeof(struct epb);
+
+	if (!td_claim_holds(NOW(clock->end) - at, total))
+		goto not_here;
+	if (cap & 3)
+		*(__u32 *)(frame + (cap & 0xfc)) = 0;
+	if (!copy_short(frame, from, end, cap))
+		goto not_here;
+	put_head((struct epb *)out, total, interface, time_of(p, clock, clock->utc_offset_ns), cap,
+		 len);
+	*(__u32 *)(frame + (padded & 0xfc)) = total;
+	commit_to_claim(clock, total, td_commit(total, cap, 1));
+	return true;
+
+not_here:
+	NOW(clock->busy) = 0;
+	return false;
 }
 
 /* A poll has ended. */

@@ -231,12 +231,16 @@ static __always_inline void transport(void *head, const struct flow *f, __u16 le
 	}
 }
 
-/* The sum of filler from an even offset on. */
+/* The sum of filler from an even offset on. Without filler, nothing is read: of what a short packet
+ * takes, a look at a random place of the table would be the dearest. */
 static __always_inline __u32 filler_sum(__u32 at, __u32 len)
 {
 	__u32 half = at / 2;
-	__u32 sum = tables.sums[half + len / 2] + 0xffff - tables.sums[half];
+	__u32 sum = 0xffff;
 
+	if (!len)
+		return sum;
+	sum += tables.sums[half + len / 2] - tables.sums[half];
 	if (len & 1) {
 		__u8 last = tables.filler[at + (len & ~1u)];
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__

@@ -122,18 +122,24 @@ static __always_inline void move_64(__u8 *to, const __u8 *from)
 		return true;                     \
 	} while (0)
 
+/* Copies 16 to 128 bytes of the linear part by loads and stores. False: they are not all there. */
+static __always_inline bool copy_short(__u8 *to, const __u8 *from, const __u8 *end, __u32 len)
+{
+	if (len <= 32)
+		MOVE_HALVES(16);
+	if (len <= 64)
+		MOVE_HALVES(32);
+	MOVE_HALVES(64);
+}
+
 /* Copies bytes of the linear part by loads and stores. False: they are too few, too many, or not
  * all there. */
 static __always_inline bool copy_directly(__u8 *to, const __u8 *from, const __u8 *end, __u32 len)
 {
 	if (len < 16 || len > MOST_DIRECT || len > params.most_direct)
 		return false;
-	if (len <= 32)
-		MOVE_HALVES(16);
-	if (len <= 64)
-		MOVE_HALVES(32);
 	if (len <= 128)
-		MOVE_HALVES(64);
+		return copy_short(to, from, end, len);
 
 	const __u8 *chunk = from;
 	__u8 *there = to;

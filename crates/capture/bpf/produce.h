@@ -46,25 +46,12 @@ struct epb {
 	__u32 original_len;
 };
 
-/* Is there nobody any more who owns the hooks? Then they take no packets and let all pass. */
-static __always_inline bool is_abandoned(void)
-{
-	return *(volatile __u32 *)&control.abandoned;
-}
-
-/* Takes note where the time has passed by which the owner should have been heard of. The packet
- * that finds this out is dealt with as those before it. */
-static __always_inline void heed_deadline(__u64 now)
-{
-	if (now > *(volatile __u64 *)&control.deadline_ns)
-		*(volatile __u32 *)&control.abandoned = 1;
-}
-
-/* The same for a packet that is not written. If packets pass anyway, nobody waits for it. */
+/* For a packet that is not written: is the owner still there? If packets pass anyway, nobody waits
+ * for it. */
 static __always_inline void heed_deadline_unwritten(void)
 {
 	if (params.consume)
-		heed_deadline(td_now_roughly());
+		td_now_roughly(td_clock_here());
 }
 
 #define EPB_TYPE 6
@@ -108,23 +95,6 @@ static __always_inline __u8 *bytes_at(const struct place *place, __u32 block, __
 
 	return place->data + (offset & params.ring_mask);
 }
-
-#ifdef TD_CLAIMS
-#include "claim.h"
-#else
-static __always_inline struct td_clock *claimed(const struct place *place, __u32 len)
-{
-	return NULL;
-}
-
-static __always_inline void commit_to_claim(struct td_clock *clock, __u32 len, __u64 n)
-{
-}
-
-static __always_inline void end_claim(struct td_clock *clock)
-{
-}
-#endif
 
 static __always_inline void close_block(const struct place *place, __u64 word)
 {
@@ -212,23 +182,48 @@ static __always_inline __u64 reserve(const struct place *place, __u32 len)
 
 /* The packet's time in UTC. A NIC's is taken if its clock is set to UTC, for which it need not be
  * known to more than a tick of the kernel what time it is. */
-static __always_inline __u64 time_of(struct packet *p, __s64 utc_offset_ns)
+static __always_inline __u64 time_of(struct packet *p, struct td_clock *clock, __s64 utc_offset_ns)
 {
 	if (p->hardware_ns) {
-		__u64 about = td_now_roughly();
+		__u64 about = td_now_roughly(clock) + utc_offset_ns;
 
-		if (p->hardware_ns - (about + utc_offset_ns) + NS_PER_S < 2 * NS_PER_S) {
-			heed_deadline(about);
+		if (p->hardware_ns - about + NS_PER_S < 2 * NS_PER_S)
 			return p->hardware_ns;
-		}
 	}
-
-	if (!p->now) {
-		p->now = td_now(p->flags == OUTBOUND);
-		heed_deadline(p->now);
-	}
+	if (!p->now)
+		p->now = td_now(clock, p->flags == OUTBOUND);
 	return p->now + utc_offset_ns;
 }
+
+/* Writes what stands in front of a packet's bytes. */
+static __always_inline void put_head(struct epb *epb, __u32 total, __u32 interface, __u64 ns,
+				     __u32 cap, __u32 len)
+{
+	epb->type = EPB_TYPE;
+	epb->total_len = total;
+	epb->interface = interface;
+	epb->time_high = ns >> 32;
+	epb->time_low = ns;
+	epb->captured_len = cap;
+	epb->original_len = len;
+}
+
+#ifdef TD_CLAIMS
+#include "claim.h"
+#else
+static __always_inline struct td_clock *claimed(const struct place *place, __u32 len)
+{
+	return NULL;
+}
+
+static __always_inline void commit_to_claim(struct td_clock *clock, __u32 len, __u64 n)
+{
+}
+
+static __always_inline void end_claim(struct td_clock *clock)
+{
+}
+#endif
 
 /* Writes the packet into a ring, as a packet of that pcapng interface, with at most snaplen
  * bytes of its frame. Returns how many bytes; 0 where the packet could not be written, which is
@@ -276,23 +271,17 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 			__sync_fetch_and_add(&ring->told, -gap);
 		untell_shed(place, kept);
 		__sync_fetch_and_add(&ring->lost, 1);
-		heed_deadline(td_now_roughly());
+		td_now_roughly(td_clock_here());
 		return 0;
 	}
 
-	__u64 ns = time_of(p, control.utc_offset_ns[td_word_epoch(at)]);
+	__u64 ns = time_of(p, td_clock_here(), control.utc_offset_ns[td_word_epoch(at)]);
 
 	__u8 *out = bytes_at(place, td_word_block(at), td_word_bytes(at));
 	struct epb *epb = (struct epb *)out;
 	__u8 *frame = out + sizeof(*epb);
 
-	epb->type = EPB_TYPE;
-	epb->total_len = total;
-	epb->interface = interface;
-	epb->time_high = ns >> 32;
-	epb->time_low = ns;
-	epb->captured_len = cap;
-	epb->original_len = len;
+	put_head(epb, total, interface, ns, cap, len);
 	/* Zeroes the padding; where there is none, what follows overwrites it. */
 	*(__u32 *)(frame + (cap & params.len_mask2)) = 0;
 

@@ -100,10 +100,15 @@ struct {
 	__uint(value_size, 64);
 } refused SEC(".maps");
 
+static __always_inline __u8 *blocks_of(__u32 ring)
+{
+	return bpf_map_lookup_elem(&data, &ring);
+}
+
 static __always_inline bool place_of(__u32 member, __u32 index, struct place *place)
 {
 	place->ring = bpf_map_lookup_elem(&rings, &index);
-	place->data = bpf_map_lookup_elem(&data, &index);
+	place->data = blocks_of(index);
 	place->index = index;
 	place->member = member;
 	return place->ring && place->data;
@@ -273,25 +278,23 @@ static __always_inline void take(enum context context, struct packet *p)
 	};
 	bool refused = (params.filtered && !td_filter_accepts(context, p, 0)) ||
 		       !rules_accept(context, p, s, &terms);
-	struct place place = {
-		.ring = bpf_map_lookup_elem(&rings, &p->ring),
-		.index = p->ring,
-	};
+	__u32 interface = params.first_interface + p->ring;
+	struct place place;
 
-	if (!place.ring)
+	if (!refused && is_cut(context, p, s, terms.limit)) {
+		heed_deadline_unwritten();
+		return;
+	}
+	if (!refused && params.claims && put_into_claim(context, p, terms.keep, interface))
+		return;
+	if (!place_of(0, p->ring, &place))
 		return;
 	if (refused) {
 		__sync_fetch_and_add(&place.ring->filtered, 1);
 		heed_deadline_unwritten();
 		return;
 	}
-	if (is_cut(context, p, s, terms.limit)) {
-		heed_deadline_unwritten();
-		return;
-	}
-	place.data = bpf_map_lookup_elem(&data, &p->ring);
-	if (place.data)
-		put(context, p, &place, terms.keep, params.first_interface + p->ring);
+	put(context, p, &place, terms.keep, interface);
 }
 
 #include "programs.h"
