@@ -8,7 +8,7 @@
  *
  * Each CPU has at most one claim, where its clock is. It is for hooks whose packets all come in
  * polls and whose programs nothing interrupts but what runs with interrupts off: a poll of
- * netpoll's, whose end must leave alone what is being written.
+ * netpoll's, which must leave alone what is being written. So who works on a claim holds it.
  *
  * A part of produce.h for those who define TD_CLAIMS and have one reader; they define
  * blocks_of(ring), which finds the blocks of a ring.
@@ -21,7 +21,26 @@ static __always_inline __u8 *blocks_of(__u32 ring);
 /* Bytes of the longest packet that is written into a claim without a look at its ring. */
 #define TD_CLAIM_DIRECT 128
 
-/* Commits what was written into a claim, and ends it. */
+/* A claim is held while something of it is read or written: that stays between hold() and
+ * let_go(). */
+static __always_inline bool is_held(struct td_clock *clock)
+{
+	return NOW(clock->held);
+}
+
+static __always_inline void hold(struct td_clock *clock)
+{
+	NOW(clock->held) = 1;
+	barrier();
+}
+
+static __always_inline void let_go(struct td_clock *clock)
+{
+	barrier();
+	NOW(clock->held) = 0;
+}
+
+/* Commits what was written into a claim that is held, and ends it. */
 static __noinline void settle(struct td_clock *clock)
 {
 	struct place place;
@@ -55,9 +74,9 @@ static __always_inline struct td_clock *claimed(const struct place *place, __u32
 	struct td_clock *clock = td_clock_here();
 	__u32 total = len * TD_CLAIM_PACKETS;
 
-	if (clock->busy)
+	if (is_held(clock))
 		return NULL;
-	*(volatile __u32 *)&clock->busy = 1;
+	hold(clock);
 	if (clock->claimed) {
 		if (clock->claimed == place->index + 1 &&
 		    td_claim_holds(clock->end - clock->at, len))
@@ -67,7 +86,7 @@ static __always_inline struct td_clock *claimed(const struct place *place, __u32
 	/* While payload is shed, each packet is looked at. */
 	if (clock->left && total <= TD_CLAIM_BYTES &&
 	    !(params.shed_to && NOW(place->ring->shed_to))) {
-		__u64 word = *(volatile __u64 *)&place->ring->word;
+		__u64 word = NOW(place->ring->word);
 
 		if (td_fits(word, total, params.block_bytes) &&
 		    __sync_val_compare_and_swap(&place->ring->word, word, word + total) == word) {
@@ -82,7 +101,7 @@ static __always_inline struct td_clock *claimed(const struct place *place, __u32
 			return clock;
 		}
 	}
-	*(volatile __u32 *)&clock->busy = 0;
+	let_go(clock);
 	return NULL;
 }
 
@@ -93,7 +112,7 @@ static __always_inline void commit_to_claim(struct td_clock *clock, __u32 len, _
 	clock->at += len;
 	if (clock->at == clock->end)
 		settle(clock);
-	*(volatile __u32 *)&clock->busy = 0;
+	let_go(clock);
 }
 
 /*
@@ -112,21 +131,21 @@ static __always_inline bool put_into_claim(enum context context, struct packet *
 
 	if (context != CONTEXT_XDP || p->flags || p->tag || cap < 16 || cap > TD_CLAIM_DIRECT)
 		return false;
-	/* Who interrupts this before `busy` is set leaves a claim without room. */
-	if (NOW(clock->busy) || NOW(clock->claimed) != p->ring + 1)
+	/* Who interrupts this before the claim is held leaves one without room. */
+	if (is_held(clock) || NOW(clock->claimed) != p->ring + 1)
 		return false;
 
 	__u8 *blocks = blocks_of(p->ring);
 
 	if (!blocks)
 		return false;
-	NOW(clock->busy) = 1;
+	hold(clock);
 
-	__u32 at = NOW(clock->at);
+	__u32 at = clock->at;
 	__u8 *out = blocks + ((clock->base + at) & params.ring_mask);
 	__u8 *frame = out + sizeof(struct epb);
 
-	if (!td_claim_holds(NOW(clock->end) - at, total))
+	if (!td_claim_holds(clock->end - at, total))
 		goto not_here;
 	if (cap & 3)
 		*(__u32 *)(frame + (cap & 0xfc)) = 0;
@@ -139,15 +158,18 @@ static __always_inline bool put_into_claim(enum context context, struct packet *
 	return true;
 
 not_here:
-	NOW(clock->busy) = 0;
+	let_go(clock);
 	return false;
 }
 
 /* A poll has ended. */
 static __always_inline void end_claim(struct td_clock *clock)
 {
-	if (params.claims && clock->claimed && !*(volatile __u32 *)&clock->busy)
-		settle(clock);
+	if (!params.claims || !clock->claimed || is_held(clock))
+		return;
+	hold(clock);
+	settle(clock);
+	let_go(clock);
 }
 
 #endif

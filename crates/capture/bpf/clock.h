@@ -25,7 +25,7 @@ struct td_clock {
 
 	/* This CPU's claim on a ring (claim.h). */
 	__u32 base;    /* where in the ring the block is */
-	__u32 busy;    /* something of the claim is being written or changed */
+	__u32 held;    /* something of the claim is being written or changed */
 	__u32 claimed; /* the ring's number, plus one; 0: there is no claim */
 	__u32 block;
 	__u32 epoch;

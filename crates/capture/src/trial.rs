@@ -334,14 +334,18 @@ mod cutoff_tests;
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
     use std::os::fd::AsFd;
+    use std::sync::Arc;
 
     use tapdeck_packet::pcapng::{FILL, Reader, Record};
     use tapdeck_packet::ring::Ring;
+    use tapdeck_packet::rules::RuleSet;
+    use tapdeck_packet::rules::image::Options;
     use tapdeck_testkit::SplitMix64;
     use tapdeck_testkit::kernel::need_root;
 
-    use super::{Duties, Images, Loaded, Trial};
+    use super::{Compiled, Duties, Images, Loaded, Trial};
     use crate::Hook;
     use crate::ring::RingReader;
     use crate::sys::program::run;
@@ -355,17 +359,48 @@ mod tests {
 
     fn frames_in(bytes: &[u8]) -> Vec<Vec<u8>> {
         let packet = |record| match record {
-            Ok(Record::Packet(packet)) => Some((packet.frame.to_vec(), packet.original_len)),
+            Ok(Record::Packet(packet)) => Some((packet.frame, packet.original_len)),
             Ok(_) => None,
             Err(e) => panic!("{e}"),
         };
         let packets = Reader::inside(bytes).filter_map(packet);
         packets
-            .map(|(bytes, original)| {
-                assert_eq!(bytes.len(), original as usize);
-                bytes
+            .map(|(frame, original)| {
+                assert_eq!(frame.len(), original as usize);
+                let behind = frame.as_ptr_range().end.addr() - bytes.as_ptr().addr();
+                let padding = &bytes[behind..behind.next_multiple_of(4)];
+                assert!(padding.iter().all(|byte| *byte == 0), "{padding:?} pads {frame:?}");
+                frame.to_vec()
             })
             .collect()
+    }
+
+    /// Holds frames of all lengths against what the program of a hook makes of them.
+    fn record_all_lengths(hook: Hook, duties: &Duties) {
+        let trial = Trial::of_recorder(hook, 1 << 20, 1 << 16, duties).unwrap();
+        let mut ring = RingReader::new(trial.rings[0].clone(), 0);
+        let mut random = SplitMix64(1);
+        let (mut sent, mut came) = (Vec::new(), Vec::new());
+        with_polls(|poll| {
+            // The last are written over what was there before, when the ring has been filled once.
+            for len in (14..1700).chain([2000, 3000, 4096, 5000, 9000]).chain(14..300) {
+                let frame = frame(len, &mut random);
+                match run(trial.program.as_fd(), &trial.context, &frame, 1) {
+                    Ok(_) => sent.push(frame),
+                    // The kernel has no frames of this length for programs of this kind.
+                    Err(e) => assert!(!(34..1700).contains(&len), "{hook}, {len} bytes: {e}"),
+                }
+                while let Some(block) = ring.peek(0) {
+                    came.extend(frames_in(block.bytes));
+                    ring.release(1);
+                }
+            }
+            poll();
+        });
+        assert!(ring.look());
+        came.extend(frames_in(ring.begun()));
+        assert_eq!(came.len(), sent.len());
+        assert!(came == sent, "{hook}, {duties:?}: a frame is not as it was sent");
     }
 
     /// Copied by loads and stores as by a call; frames of more than a page come in fragments at
@@ -375,29 +410,25 @@ mod tests {
         need_root();
         for hook in [Hook::Xdp, Hook::Tcx, Hook::Netfilter] {
             for most_direct in [0, 128, 1536] {
-                let duties = Duties { most_direct: Some(most_direct), ..Duties::default() };
-                let trial = Trial::of_recorder(hook, 1 << 20, 1 << 16, &duties).unwrap();
-                let mut ring = RingReader::new(trial.rings[0].clone(), 0);
-                let mut random = SplitMix64(u64::from(most_direct));
-                let (mut sent, mut came) = (Vec::new(), Vec::new());
-                for len in (14..1700).chain([2000, 3000, 4096, 5000, 9000]) {
-                    let frame = frame(len, &mut random);
-                    match run(trial.program.as_fd(), &trial.context, &frame, 1) {
-                        Ok(_) => sent.push(frame),
-                        // The kernel has no frames of this length for programs of this kind.
-                        Err(e) => assert!(!(34..1700).contains(&len), "{hook}, {len} bytes: {e}"),
-                    }
-                    while let Some(block) = ring.peek(0) {
-                        came.extend(frames_in(block.bytes));
-                        ring.release(1);
-                    }
-                }
-                assert!(ring.look());
-                came.extend(frames_in(ring.begun()));
-                assert_eq!(came.len(), sent.len());
-                assert!(came == sent, "{hook}, {most_direct}: a frame is not as it was sent");
+                let most_direct = Some(most_direct);
+                record_all_lengths(hook, &Duties { most_direct, ..Duties::default() });
             }
         }
+    }
+
+    /// By each of the recorder's programs.
+    #[test]
+    fn a_frame_of_any_length_is_recorded_in_a_claim_as_it_is() {
+        need_root();
+        let claims = Duties { clock_by_poll: true, claims: true, ..Duties::default() };
+        record_all_lengths(Hook::Xdp, &claims);
+        record_all_lengths(
+            Hook::Xdp,
+            &Duties { cutoff: NonZeroU32::new(u32::MAX), ..claims.clone() },
+        );
+        let all = RuleSet::parse("accept src any dst any sport any dport any proto any").unwrap();
+        let rules = Compiled::new(&all, &Options::default()).unwrap();
+        record_all_lengths(Hook::Xdp, &Duties { rules: Some(Arc::new(rules)), ..claims });
     }
 
     fn times_in(bytes: &[u8]) -> Vec<u64> {
