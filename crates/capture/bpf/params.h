@@ -32,7 +32,7 @@ struct td_params {
 	__u32 claims;        /* space is reserved for several packets of a poll at once (claim.h) */
 	__u32 most_direct;   /* frames of at most so many bytes are copied by loads and stores */
 	__u32 shed_to;   /* bytes kept of a packet while its ring is nearly full; 0: all (shed.h) */
-	__u32 judged;    /* there may be rules */
+	__u32 judged;    /* there may be rules: set for record_rules.bpf.c alone */
 	__u32 cutoff;    /* bytes that each flow may have; 0: as many as come */
 	__u32 flow_mask; /* sets of the table of flows, minus one; a power of two, minus one */
 };

@@ -31,9 +31,13 @@ struct td_control control SEC(".data.control");
 #ifdef TD_CUTOFF
 #include "cutoff.h"
 #endif
+/* As params.judged says, but known to the compiler. */
 #ifdef TD_RULES
+#define IS_JUDGED 1
 #define TD_IMAGES 1
 #include "images.h"
+#else
+#define IS_JUDGED 0
 #endif
 
 /* Rings of which a reader that sleeps has a block to read. It matters neither which one nor whether
@@ -210,8 +214,7 @@ static __always_inline bool rules_accept(enum context context, struct packet *p,
 					 struct terms *terms)
 {
 #ifdef TD_RULES
-	if (!params.judged || !s ||
-	    !td_judge(0, td_get_outer(context, p, &s->headers), &s->verdict))
+	if (!s || !td_judge(0, td_get_outer(context, p, &s->headers), &s->verdict))
 		return true;
 	if (s->verdict.action == TD_SNAPLEN && s->verdict.snaplen < terms->keep)
 		terms->keep = s->verdict.snaplen;
@@ -228,7 +231,7 @@ static __always_inline bool is_cut(enum context context, struct packet *p, struc
 				   __u32 limit)
 {
 #ifdef TD_CUTOFF
-	if ((!params.cutoff && !params.judged) || limit == NO_LIMIT)
+	if ((!params.cutoff && !IS_JUDGED) || limit == NO_LIMIT)
 		return false;
 
 	const void *end, *data = td_linear(context, p->ctx, &end);
@@ -236,13 +239,13 @@ static __always_inline bool is_cut(enum context context, struct packet *p, struc
 	__u64 hash;
 
 	/* Where rules have looked, the headers are known. */
-	if (!params.judged && data &&
+	if (!IS_JUDGED && data &&
 	    td_flow_of_plain(data, end, td_has_link(context, p), td_flow_seed(0), &hash,
 			     &tcp_flags)) {
 		if (!td_flow_count(hash, len, tcp_flags, limit))
 			return false;
 	} else {
-		if (!params.judged)
+		if (!IS_JUDGED)
 			s = begin();
 		if (!s)
 			return false;
@@ -266,26 +269,48 @@ static __always_inline bool is_cut(enum context context, struct packet *p, struc
 #endif
 }
 
+static __always_inline __u32 interface_of(const struct packet *p)
+{
+	return params.first_interface + p->ring;
+}
+
+/* With rules it is a function of its own, so that what each needs of the stack is not added to what
+ * the other needs. */
+#ifdef TD_RULES
+#define WRITE(name, context, type)                                                        \
+	static __noinline __u32 td_write_##name(type *ctx, struct packet *p,              \
+						const struct place *place, __u32 snaplen) \
+	{                                                                                 \
+		p->ctx = ctx;                                                             \
+		return put(context, p, place, snaplen, interface_of(p));                  \
+	}
+WRITE(xdp, CONTEXT_XDP, struct xdp_md)
+WRITE(skb, CONTEXT_SKB, struct __sk_buff)
+WRITE(netfilter, CONTEXT_NETFILTER, struct bpf_nf_ctx)
+#define write_packet(context, p, place, snaplen) TD_CALL(write, context, p, p, place, snaplen)
+#else
+#define write_packet(context, p, place, snaplen) put(context, p, place, snaplen, interface_of(p))
+#endif
+
 static __always_inline void take(enum context context, struct packet *p)
 {
 	if (is_abandoned())
 		return;
 
-	struct scratch *s = params.judged ? begin() : NULL;
+	struct scratch *s = IS_JUDGED ? begin() : NULL;
 	struct terms terms = {
 		.keep = snaplen(),
 		.limit = limit(),
 	};
 	bool refused = (params.filtered && !td_filter_accepts(context, p, 0)) ||
 		       !rules_accept(context, p, s, &terms);
-	__u32 interface = params.first_interface + p->ring;
 	struct place place;
 
 	if (!refused && is_cut(context, p, s, terms.limit)) {
 		heed_deadline_unwritten();
 		return;
 	}
-	if (!refused && params.claims && put_into_claim(context, p, terms.keep, interface))
+	if (!refused && params.claims && put_into_claim(context, p, terms.keep, interface_of(p)))
 		return;
 	if (!place_of(0, p->ring, &place))
 		return;
@@ -294,7 +319,7 @@ static __always_inline void take(enum context context, struct packet *p)
 		heed_deadline_unwritten();
 		return;
 	}
-	put(context, p, &place, terms.keep, interface);
+	write_packet(context, p, &place, terms.keep);
 }
 
 #include "programs.h"

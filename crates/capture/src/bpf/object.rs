@@ -10,6 +10,7 @@ use libbpf_rs::{MapCore, Object, OpenObject, ProgramInput};
 
 use super::pages::{before_page_end, stays_in_place};
 use super::program::Program;
+use super::stack;
 use crate::filter::ebpf::INSTRUCTION;
 use crate::filter::splice::{Filters, splice};
 use crate::sys::libbpf::{self, io_error};
@@ -130,6 +131,12 @@ pub(crate) fn load_filtered(
             text.make_room(filters.growth());
             text.make_room(before_page_end(text.insns.len() * INSTRUCTION));
         }
+        debug_assert!(
+            stack::deepest(&text) <= stack::MOST,
+            "{} needs {} bytes of stack, which kernels before 6.9 do not have",
+            which.name(),
+            stack::deepest(&text)
+        );
         let fd = program::load(&open, &raw, &text, if bound { ifindex } else { 0 })?;
         if bound {
             let translated = kernel::translated_bytes(fd.as_fd())?;

@@ -23,6 +23,11 @@ pub struct Reg(pub u8);
 /// The frame pointer.
 pub const FP: Reg = Reg(10);
 
+/// The instructions' classes that read memory by a register, or write there.
+const CLASS: u8 = 0x07;
+const LDX: u8 = 0x01;
+const ST: u8 = 0x02;
+const STX: u8 = 0x03;
 const LD_ABS: u8 = 0x20;
 const LD_IND: u8 = 0x40;
 const LDX_MEM: u8 = 0x61;
@@ -173,6 +178,21 @@ pub fn exit() -> Insn {
 impl Insn {
     fn source(self) -> u8 {
         if cfg!(target_endian = "big") { self.registers & 15 } else { self.registers >> 4 }
+    }
+
+    pub fn destination(self) -> Reg {
+        Reg(if cfg!(target_endian = "big") { self.registers >> 4 } else { self.registers & 15 })
+    }
+
+    /// Returns how far from where a register points the instruction reads or writes; `None` where it
+    /// does not do so by that register.
+    pub fn accesses(self, by: Reg) -> Option<i16> {
+        let register = match self.code & CLASS {
+            LDX => self.source(),
+            ST | STX => self.destination().0,
+            _ => return None,
+        };
+        (register == by.0).then_some(self.offset)
     }
 
     /// Returns whether the instruction names another function of the program by its distance from

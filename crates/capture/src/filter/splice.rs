@@ -129,7 +129,7 @@ pub struct Text {
 
 impl Text {
     /// Returns where the instructions of a function are.
-    fn range(&self, index: usize) -> Range<usize> {
+    pub fn range(&self, index: usize) -> Range<usize> {
         let start = self.functions[index].start;
         let next = self.functions.iter().map(|f| f.start).filter(|other| *other > start).min();
         start..next.unwrap_or(self.insns.len())
