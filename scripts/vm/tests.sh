@@ -186,7 +186,9 @@ dumped() {
 }
 
 count() { wc -l | tr -d ' '; }
-ports() { dumped -t | grep -oE '\.1[0-9]{4}: UDP' | sort -u | count; }
+
+# Whatever tcpdump takes a datagram for: by its drawn source port it may be another protocol's.
+ports() { dumped -t | grep -oE '> [^ ]+\.1[0-9]{4}: ' | sort -u | count; }
 
 same_frames() {
     frames $(segments) | sort >ours
@@ -249,7 +251,12 @@ test_probe() {
 
 test_hook_xdp() { hook xdp 400 inbound; }
 # Asked for by name, the clock of the poll is not given up silently where the verifier refuses it.
-test_hook_xdp_batch() { hook xdp 400 inbound --clock batch; }
+test_hook_xdp_batch() {
+    hook xdp 400 inbound --clock batch
+    hook xdp 400 inbound --clock batch --cutoff 1GiB
+    echo 'accept src any dst any sport any dport any proto any' >/tmp/accept-all
+    hook xdp 400 inbound --clock batch --rules /tmp/accept-all
+}
 test_hook_xdp_generic() { hook xdp-generic 400 inbound; }
 test_hook_tcx() { hook tcx 500 both; }
 test_hook_tpacket() { hook tpacket 500 both; }
@@ -417,9 +424,12 @@ test_clsact_detached() {
     ip netns exec b tapdeck record -i vb --hook tcx --no-store --duration 1s >second.log 2>&1
     check "a second recorder is refused" grep -q 'another recorder has its clsact filter' second.log
     check "and leaves the filters of the first" both_filters
+    # Some of them before the recorder looks again.
+    in_a ping -q -n -i 0.1 -c 30 -W 5 $ADDRESS_B >ping.out &
+    local pings=$!
+    sleep 0.2
     tc -n b qdisc del dev vb clsact
-    # Before the recorder looks again, or some of them.
-    ping_b 30
+    wait $pings
     check "the filters are put there again" wait_for both_filters
     check "what was missed is said" wait_for has_unseen
     send 70 $NOBODY

@@ -14,6 +14,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr,
     RulesetStatus, Scope, path_beneath_rules,
 };
+use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, setfsgid, setfsuid, setgroups, setresgid, setresuid};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 use tapdeck_store::{Error as StoreError, Store};
@@ -50,6 +51,15 @@ const READ: [&str; 11] = [
 /// Files that say who is a user, and of which groups: a daemon asks for that of whoever attaches.
 const USERS: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
+/// Returns a user or a group, if there is one: a machine without the file that would name it has
+/// none (getpwnam(3)).
+pub fn found<T>(asked: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match asked {
+        Err(Errno::ENOENT) => Ok(None),
+        answer => answer,
+    }
+}
+
 /// What of the file system a process still needs.
 pub enum Place<'a> {
     /// A store, whose directory is made where there is none, and who may read it.
@@ -73,7 +83,7 @@ pub struct FileAccess {
 impl FileAccess {
     /// Returns the group that a store's directory gets.
     fn find_group(&self, is_new: bool) -> Result<Option<Group>> {
-        let find = |name: &str| Group::from_name(name).context("cannot ask for groups");
+        let find = |name: &str| found(Group::from_name(name)).context("cannot ask for groups");
         match &self.group {
             Some(name) => match find(name)? {
                 None => usage(format!("--file-group {name}: there is no such group here")),
@@ -162,7 +172,7 @@ impl Rights {
 
     /// Finds the user that a recorder or daemon becomes which root starts, whoever asks.
     pub fn foresee(named: Option<&str>, is_member: bool) -> Result<Self> {
-        let find = |name: &str| User::from_name(name).context("cannot ask for users");
+        let find = |name: &str| found(User::from_name(name)).context("cannot ask for users");
         let user = match named {
             Some(name) => match find(name)? {
                 None => return usage(format!("--user {name}: there is no such user here")),

@@ -14,6 +14,8 @@ use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use tapdeck_client::Address;
 
+use crate::rights::found;
+
 /// The socket's name in a store, beside the store's lock. The dot keeps it out of listings; readers
 /// of the store look at segments' names alone.
 pub const IN_STORE: &str = ".tapdeck.sock";
@@ -184,7 +186,7 @@ fn remove_dead(path: &Path) -> Result<()> {
 }
 
 fn find_group(name: &str) -> Result<Gid> {
-    let group = nix::unistd::Group::from_name(name).context("cannot ask for groups")?;
+    let group = found(nix::unistd::Group::from_name(name)).context("cannot ask for groups")?;
     let group = group.with_context(|| format!("there is no group {name} on this machine"))?;
     Ok(Gid::from_raw(group.gid.as_raw()))
 }
