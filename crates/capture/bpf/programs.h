@@ -68,14 +68,21 @@ int tapdeck_xdp_metadata(struct xdp_md *ctx)
 		.len = xdp_len(ctx),
 		.ring = xdp_ring(ctx),
 	};
-	__u64 ns = 0;
-	__u16 proto = 0, tci = 0;
 
 	LEAVE_ROOM;
-	if (params.hardware_time && !bpf_xdp_metadata_rx_timestamp(ctx, &ns))
-		p.hardware_ns = ns;
-	if (params.hardware_vlan && !bpf_xdp_metadata_rx_vlan_tag(ctx, &proto, &tci))
-		p.tag = vlan_tag(proto, tci);
+	/* In blocks of their own, so that they share their place in the stack. */
+	if (params.hardware_time) {
+		__u64 ns = 0;
+
+		if (!bpf_xdp_metadata_rx_timestamp(ctx, &ns))
+			p.hardware_ns = ns;
+	}
+	if (params.hardware_vlan) {
+		__u16 proto = 0, tci = 0;
+
+		if (!bpf_xdp_metadata_rx_vlan_tag(ctx, &proto, &tci))
+			p.tag = vlan_tag(proto, tci);
+	}
 	take(CONTEXT_XDP, &p);
 	return xdp_verdict();
 }
