@@ -173,11 +173,11 @@ impl Watch {
     /// Counts what came since the last look, at the end of a time in which the hook was not there.
     /// Returns how many packets those were.
     fn missed(&mut self, now: Counted) -> u64 {
-        let before = self.rest(self.last);
         let before = match self.comparable {
-            // At the last look packets may have been on their way.
-            Comparable::Frames => before.min(self.base),
-            Comparable::JoinedFrames | Comparable::Not => before,
+            // At the last look packets may have been on their way, or have reached the hook after
+            // the device's counters were read.
+            Comparable::Frames => self.base,
+            Comparable::JoinedFrames | Comparable::Not => self.rest(self.last),
         };
         let grown = self.rest(now) - before;
         let packets = u64::try_from(grown).unwrap_or(0);
@@ -496,6 +496,14 @@ mod tests {
             assert_eq!(watch.look(at(20, 1100)), 0);
         }
         assert_eq!((watch.look(at(70, 1100)), watch.look(at(70, 1100))), (0, 50));
+    }
+
+    /// The device is asked before the hook.
+    #[test]
+    fn packets_that_came_while_the_last_look_was_taken_are_not_missed_later() {
+        let mut watch = settled(Hook::Xdp, at(107, 100));
+        assert_eq!(watch.look(at(1107, 1102)), 0);
+        assert_eq!(watch.missed(at(1609, 1102)), 500);
     }
 
     #[test]
