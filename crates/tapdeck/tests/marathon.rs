@@ -47,8 +47,9 @@ fn recording_asking_checking_and_deleting_go_on_together() {
     let net = Net::new();
     let temp = tempfile::tempdir().expect("a directory");
     let store = temp.path().join("store");
+    // The rings hold what comes in half a minute: for as long, other programs may keep the disk.
     let flags = format!(
-        "--hook tcx --segment-size 8MiB --segment-time 1s --keep-segments 6 --ring-bytes 32MiB --dir {}",
+        "--hook tcx --segment-size 8MiB --segment-time 1s --keep-segments 6 --ring-bytes 128MiB --dir {}",
         store.display()
     );
     let recorder = Recorder::start(&net, temp.path(), &flags);
