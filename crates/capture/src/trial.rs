@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    /// By each of the recorder's programs.
+    /// Each of the recorder's programs is tried.
     #[test]
     fn a_frame_of_any_length_is_recorded_in_a_claim_as_it_is() {
         need_root();

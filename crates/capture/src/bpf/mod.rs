@@ -3,8 +3,8 @@
 //! [`program`] names them; [`params`] and [`control`] are what they are told, before they are
 //! verified and while they run; [`driver`] is what some of them ask the network driver; [`object`]
 //! loads an object with filters put into its hook programs, and [`pages`] sees that none outgrows
-//! its pages thereby, nor [`stack`] its stack; [`loaded`] is the recorder's object with its rings. Nothing here attaches a
-//! program to an interface: `attach` does that.
+//! its pages thereby, nor [`stack`] its stack; [`loaded`] is the recorder's object with its rings.
+//! Nothing here attaches a program to an interface: `attach` does that.
 
 pub(crate) mod control;
 pub(crate) mod driver;

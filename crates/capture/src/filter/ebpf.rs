@@ -184,8 +184,8 @@ impl Insn {
         Reg(if cfg!(target_endian = "big") { self.registers >> 4 } else { self.registers & 15 })
     }
 
-    /// Returns how far from where a register points the instruction reads or writes; `None` where it
-    /// does not do so by that register.
+    /// Returns how far from where a register points the instruction reads or writes; `None` where
+    /// it does not do so by that register.
     pub fn accesses(self, by: Reg) -> Option<i16> {
         let register = match self.code & CLASS {
             LDX => self.source(),
