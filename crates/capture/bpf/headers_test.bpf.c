@@ -14,8 +14,10 @@ const volatile struct td_params params SEC(".rodata.params");
 
 struct td_found found SEC(".data.found");
 
-static __always_inline void take(enum context context, struct packet *p)
+static __always_inline void take(enum context context, struct packet *p, bool asks)
 {
+	if (asks)
+		ask_for_tag(p);
 	td_find_all(context, p, &found);
 }
 

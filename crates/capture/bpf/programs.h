@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * One body, five programs: what each hook knows of a packet, handed to take(context, packet),
- * which the including file defines.
+ * One body, five programs: what each hook knows of a packet, handed to take(context, packet, asks),
+ * which the including file defines. Where it asks, the driver may have taken a tag off, for which
+ * take() has to ask (ask_for_tag) before it does anything that depends on that.
  */
 #ifndef TAPDECK_PROGRAMS_H
 #define TAPDECK_PROGRAMS_H
@@ -27,15 +28,13 @@ static __always_inline bool is_abandoned(void)
 }
 #endif
 
-/* Whether packets end here. No host is cut off by an owner that has died. */
-static __always_inline bool consumes(void)
+/* Takes a packet. Returns whether it ends here: no host is cut off by an owner that has died. */
+static __always_inline bool ends_here(enum context context, struct packet *p, bool asks)
 {
-	return params.consume && !is_abandoned();
-}
-
-static __always_inline int xdp_verdict(void)
-{
-	return consumes() ? XDP_DROP : XDP_PASS;
+	if (is_abandoned())
+		return false;
+	take(context, p, asks);
+	return params.consume;
 }
 
 SEC("xdp.frags")
@@ -47,17 +46,8 @@ int tapdeck_xdp(struct xdp_md *ctx)
 		.ring = xdp_ring(ctx),
 	};
 
-	take(CONTEXT_XDP, &p);
-	return xdp_verdict();
+	return ends_here(CONTEXT_XDP, &p, false) ? XDP_DROP : XDP_PASS;
 }
-
-/*
- * The verifier lengthens a program by what it puts in place of map look-ups and kernel functions.
- * One that is bound to its device must not outgrow the pages it came in: the kernel moves it then,
- * forgets to tell the device, and reads freed memory when that goes away. These do nothing, are
- * taken out before anything is put in, and leave a page of room.
- */
-#define LEAVE_ROOM asm volatile(".rept 512\n\tgoto +0\n\t.endr")
 
 /* Bound to its device, so that the driver's own metadata can be asked for. */
 SEC("xdp.frags")
@@ -69,25 +59,20 @@ int tapdeck_xdp_metadata(struct xdp_md *ctx)
 		.ring = xdp_ring(ctx),
 	};
 
-	LEAVE_ROOM;
-	/* In blocks of their own, so that they share their place in the stack. */
 	if (params.hardware_time) {
 		__u64 ns = 0;
 
 		if (!bpf_xdp_metadata_rx_timestamp(ctx, &ns))
 			p.hardware_ns = ns;
 	}
-	if (params.hardware_vlan) {
-		__u16 proto = 0, tci = 0;
-
-		if (!bpf_xdp_metadata_rx_vlan_tag(ctx, &proto, &tci))
-			p.tag = vlan_tag(proto, tci);
-	}
-	take(CONTEXT_XDP, &p);
-	return xdp_verdict();
+	return ends_here(CONTEXT_XDP, &p, params.hardware_vlan) ? XDP_DROP : XDP_PASS;
 }
 
-static __always_inline void take_skb(struct __sk_buff *skb, __u32 direction)
+/* TCX_NEXT and TC_ACT_UNSPEC are the same number, so are TCX_DROP and TC_ACT_SHOT. */
+#define SKB_NEXT -1
+#define SKB_DROP 2
+
+static __always_inline int take_skb(struct __sk_buff *skb, __u32 direction)
 {
 	struct packet p = {
 		.ctx = skb,
@@ -98,25 +83,19 @@ static __always_inline void take_skb(struct __sk_buff *skb, __u32 direction)
 
 	if (skb->vlan_present)
 		p.tag = vlan_tag(skb->vlan_proto, skb->vlan_tci);
-	take(CONTEXT_SKB, &p);
+	return ends_here(CONTEXT_SKB, &p, false) ? SKB_DROP : SKB_NEXT;
 }
-
-/* TCX_NEXT and TC_ACT_UNSPEC are the same number, so are TCX_DROP and TC_ACT_SHOT. */
-#define SKB_NEXT -1
-#define SKB_DROP 2
 
 SEC("tc")
 int tapdeck_ingress(struct __sk_buff *skb)
 {
-	take_skb(skb, INBOUND);
-	return consumes() ? SKB_DROP : SKB_NEXT;
+	return take_skb(skb, INBOUND);
 }
 
 SEC("tc")
 int tapdeck_egress(struct __sk_buff *skb)
 {
-	take_skb(skb, OUTBOUND);
-	return consumes() ? SKB_DROP : SKB_NEXT;
+	return take_skb(skb, OUTBOUND);
 }
 
 #define NF_DROP 0
@@ -145,8 +124,7 @@ int tapdeck_netfilter(struct bpf_nf_ctx *ctx)
 			p.link_len = link_len;
 		}
 	}
-	take(CONTEXT_NETFILTER, &p);
-	return consumes() ? NF_DROP : NF_ACCEPT;
+	return ends_here(CONTEXT_NETFILTER, &p, false) ? NF_DROP : NF_ACCEPT;
 }
 
 #endif

@@ -414,14 +414,16 @@ VISIT(xdp, CONTEXT_XDP)
 VISIT(skb, CONTEXT_SKB)
 VISIT(netfilter, CONTEXT_NETFILTER)
 
-static __always_inline void take(enum context context, struct packet *p)
+static __always_inline void take(enum context context, struct packet *p, bool asks)
 {
 	__u32 own = port.port, only = 0;
 	struct td_counts *all = bpf_map_lookup_elem(&counts, &own);
 	struct way way = { .packet = p, .scratch = bpf_map_lookup_elem(&scratch, &only) };
 
-	if (!all || !way.scratch || is_abandoned())
+	if (!all || !way.scratch)
 		return;
+	if (asks)
+		ask_for_tag(p);
 
 	struct member_copy *member_copy = &way.scratch->member_copy;
 

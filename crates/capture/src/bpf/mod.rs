@@ -8,6 +8,7 @@
 
 pub(crate) mod control;
 pub(crate) mod driver;
+mod fold;
 pub(crate) mod loaded;
 pub(crate) mod object;
 mod pages;

@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, Object, OpenObject, ProgramInput};
 
-use super::pages::{before_page_end, stays_in_place};
+use super::fold::{Constants, fold};
+use super::pages::{GROWTH, before_page_end, stays_in_place};
 use super::program::Program;
 use super::stack;
 use crate::filter::ebpf::INSTRUCTION;
@@ -123,12 +124,17 @@ pub(crate) fn load_filtered(
 ) -> io::Result<LoadedObject> {
     program::prepare(&mut open)?;
     let mut hooks = Vec::new();
+    let constants: Vec<_> = program::constants(&open)
+        .into_iter()
+        .map(|(map, bytes)| Constants { map, bytes })
+        .collect();
     for which in programs {
         let Some(raw) = open.progs().find(|p| p.name() == which.name()) else { continue };
         let bound = which.is_bound();
-        let mut text = splice(&program::text(&raw)?, filters).map_err(io::Error::other)?;
+        let text = splice(&program::text(&raw)?, filters).map_err(io::Error::other)?;
+        let mut text = constants.iter().fold(text, |text, constants| fold(&text, constants));
         if bound {
-            text.make_room(filters.growth());
+            text.make_room(GROWTH + filters.growth());
             text.make_room(before_page_end(text.insns.len() * INSTRUCTION));
         }
         debug_assert!(

@@ -8,6 +8,10 @@
 
 use crate::filter::ebpf::INSTRUCTION;
 
+/// Instructions that the verifier may add to a program, filters left out: it puts several in the
+/// place of a map look-up or of a kernel function.
+pub(super) const GROWTH: usize = 512;
+
 /// Returns how many instructions that do nothing are to be put before a program of so many bytes.
 /// The verifier writes out loops (`bpf_loop`) before it takes them out again. So that the program
 /// does not outgrow its pages in between, whatever size the structure before it has, they push its

@@ -23,8 +23,11 @@ pub struct Reg(pub u8);
 /// The frame pointer.
 pub const FP: Reg = Reg(10);
 
+pub const REGISTERS: usize = 11;
+
 /// The instructions' classes that read memory by a register, or write there.
 const CLASS: u8 = 0x07;
+const LD: u8 = 0x00;
 const LDX: u8 = 0x01;
 const ST: u8 = 0x02;
 const STX: u8 = 0x03;
@@ -40,8 +43,16 @@ const JMP64: u8 = 0x05;
 const FROM_REGISTER: u8 = 0x08;
 const TO_BIG_ENDIAN: u8 = 0xdc;
 const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
 const LOAD_WIDE: u8 = 0x18;
+const MODE: u8 = 0xe0;
+const MODE_MEM: u8 = 0x60;
+const MODE_ATOMIC: u8 = 0xc0;
+const FETCH: i32 = 1;
+const COMPARE_AND_EXCHANGE: i32 = 0xf1;
+const OPERATION: u8 = 0xf0;
 const PSEUDO_CALL: u8 = 1;
+const PSEUDO_MAP_VALUE: u8 = 2;
 const PSEUDO_FUNC: u8 = 4;
 
 /// `BPF_W`, `BPF_H`, `BPF_B` and `BPF_DW`.
@@ -64,6 +75,8 @@ pub const MOD: u8 = 0x90;
 pub const XOR: u8 = 0xa0;
 pub const MOV: u8 = 0xb0;
 pub const ARSH: u8 = 0xc0;
+/// Changes the order of bytes; which one is said in place of an operand.
+const END: u8 = 0xd0;
 
 /// Comparisons, `BPF_OP`; unsigned.
 pub const JEQ: u8 = 0x10;
@@ -172,10 +185,163 @@ pub fn call_kernel(function: i32) -> Insn {
 }
 
 pub fn exit() -> Insn {
-    insn(0x95, NONE, NONE, 0, 0)
+    insn(EXIT, NONE, NONE, 0, 0)
 }
 
+/// What arithmetic or a comparison works with besides its first register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    Immediate(i32),
+    Register(Reg),
+}
+
+/// What an instruction does, as far as it matters to who follows the numbers in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The first half of an instruction that is as long as two.
+    LoadWide {
+        to: Reg,
+    },
+    Load {
+        to: Reg,
+        from: Reg,
+        bytes: usize,
+    },
+    /// `wide`: with all 64 bits.
+    Alu {
+        operation: u8,
+        to: Reg,
+        by: Operand,
+        wide: bool,
+    },
+    Branch {
+        condition: u8,
+        a: Reg,
+        b: Operand,
+        wide: bool,
+    },
+    Go,
+    Exit,
+    Other,
+}
+
+/// Registers, a bit for each.
+pub type Registers = u16;
+
+const fn only(register: u8) -> Registers {
+    1 << register
+}
+
+/// What calls may change, of which r0 is what they return and the others were their arguments.
+const LOST_IN_CALLS: Registers = 0b11_1111;
+
 impl Insn {
+    /// Returns what the instruction does.
+    pub fn effect(self) -> Effect {
+        let (to, from) = (self.destination(), Reg(self.source()));
+        let operand = if self.code & FROM_REGISTER != 0 {
+            Operand::Register(from)
+        } else {
+            Operand::Immediate(self.immediate)
+        };
+        let class = self.code & CLASS;
+        let operation = self.code & OPERATION;
+        match class {
+            _ if self.code == LOAD_WIDE => Effect::LoadWide { to },
+            LDX if self.code & MODE == MODE_MEM => {
+                let bytes = match self.code & DOUBLE {
+                    WORD => 4,
+                    HALF => 2,
+                    BYTE => 1,
+                    _ => 8,
+                };
+                Effect::Load { to, from, bytes }
+            }
+            // With an offset it is another operation.
+            ALU32 | ALU64 if self.offset == 0 && operation != END && operation != NEG => {
+                Effect::Alu { operation, to, by: operand, wide: class == ALU64 }
+            }
+            _ if self.code == EXIT => Effect::Exit,
+            _ if self.code == JMP64 || self.code == JMP32 => Effect::Go,
+            JMP32 | JMP64 if self.code != CALL => {
+                Effect::Branch { condition: operation, a: to, b: operand, wide: class == JMP64 }
+            }
+            _ => Effect::Other,
+        }
+    }
+
+    /// Returns the registers that the instruction changes.
+    pub fn writes(self) -> Registers {
+        match self.code & CLASS {
+            _ if self.code == LOAD_WIDE => only(self.destination().0),
+            LDX | ALU32 | ALU64 => only(self.destination().0),
+            // What is left of this class reads the packet, as a call does.
+            LD => LOST_IN_CALLS,
+            STX if self.code & MODE == MODE_ATOMIC => match self.immediate {
+                COMPARE_AND_EXCHANGE => only(0),
+                operation if operation & FETCH != 0 => only(self.source()),
+                _ => 0,
+            },
+            _ if self.code == CALL => LOST_IN_CALLS,
+            _ => 0,
+        }
+    }
+
+    /// Returns the registers that the instruction may read.
+    pub fn reads(self) -> Registers {
+        let (to, from) = (only(self.destination().0), only(self.source()));
+        let operation = self.code & OPERATION;
+        let by = if self.code & FROM_REGISTER != 0 { from } else { 0 };
+        match self.code & CLASS {
+            _ if self.code == LOAD_WIDE => 0,
+            LD => LOST_IN_CALLS | only(6) | from,
+            LDX => from,
+            ST => to,
+            STX => to | from | only(0),
+            ALU32 | ALU64 if operation == MOV => by,
+            ALU32 | ALU64 if operation == END => to,
+            ALU32 | ALU64 => to | by,
+            _ if self.code == CALL => LOST_IN_CALLS,
+            _ if self.code == EXIT => only(0),
+            _ if self.code == JMP64 || self.code == JMP32 => 0,
+            _ => to | by,
+        }
+    }
+
+    /// Returns how many instructions behind the next one that is which the instruction goes on
+    /// with, or names; `None`: it does neither.
+    pub fn distance(self) -> Option<i32> {
+        match self.effect() {
+            Effect::Go if self.code == JMP32 => Some(self.immediate),
+            Effect::Go | Effect::Branch { .. } => Some(self.offset.into()),
+            _ => self.names_function().then_some(self.immediate),
+        }
+    }
+
+    /// Returns the same instruction with another [distance](Self::distance).
+    pub fn with_distance(self, distance: i32) -> Self {
+        if self.names_function() || self.code == JMP32 {
+            Self { immediate: distance, ..self }
+        } else {
+            Self { offset: distance as i16, ..self }
+        }
+    }
+
+    /// Returns the same arithmetic or comparison with a constant in place of the second register.
+    pub fn with_constant(self, constant: i32) -> Self {
+        insn(self.code & !FROM_REGISTER, self.destination(), NONE, self.offset, constant)
+    }
+
+    /// Returns whether the instruction loads the address of a place in that map's value.
+    pub fn names_value_of(self, map: i32) -> bool {
+        self.code == LOAD_WIDE && self.source() == PSEUDO_MAP_VALUE && self.immediate == map
+    }
+
+    /// Returns whether the instruction loads a number of 64 bits.
+    pub fn is_wide_number(self) -> bool {
+        self.code == LOAD_WIDE && self.source() == 0
+    }
+
     fn source(self) -> u8 {
         if cfg!(target_endian = "big") { self.registers & 15 } else { self.registers >> 4 }
     }

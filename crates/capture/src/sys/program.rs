@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use libbpf_rs::{AsRawLibbpf, OpenObject, OpenProgram};
+use libbpf_rs::{AsRawLibbpf, OpenMap, OpenObject, OpenProgram};
 use libbpf_sys as bpf;
 
 use crate::filter::ebpf::Insn;
@@ -48,6 +48,19 @@ pub fn text(program: &OpenProgram<'_>) -> io::Result<Text> {
             .map(|f| Function { start: f.insn_off as usize, type_id: f.type_id })
             .collect(),
     })
+}
+
+/// Returns the maps of an object, by their descriptors, that its programs only read and nobody
+/// writes, with what is in them, after [`prepare`].
+pub fn constants(object: &OpenObject) -> Vec<(i32, Vec<u8>)> {
+    let of = |map: OpenMap<'_>| {
+        let raw = map.as_libbpf_object().as_ptr();
+        // SAFETY: the pointer is that of a map whose object is open and borrowed.
+        let (fd, flags) = unsafe { (bpf::bpf_map__fd(raw), bpf::bpf_map__map_flags(raw)) };
+        let bytes = map.initial_value()?.to_vec();
+        (flags & bpf::BPF_F_RDONLY_PROG != 0).then_some((fd, bytes))
+    };
+    object.maps().filter_map(of).collect()
 }
 
 /// Loads a program with other instructions than libbpf would, bound to the device `ifindex` if that
