@@ -120,12 +120,9 @@ static __always_inline void commit_to_claim(struct td_clock *clock, __u32 len, _
  * ring go: nothing is looked at here but what this CPU alone has. Returns false where the claim
  * does not hold it, or there is more to say of the packet than its bytes; then put() has it. So
  * what was dropped, or is shed, meanwhile is told behind the claim.
- *
- * Where it asks for a tag, it does so last: on processors that mispredict each return on purpose,
- * what stands before the call costs little, since it is worked off meanwhile.
  */
-static __always_inline bool put_into_claim(enum context context, struct packet *p, bool asks,
-					   __u32 snaplen, __u32 interface)
+static __always_inline bool put_into_claim(enum context context, struct packet *p, __u32 snaplen,
+					   __u32 interface)
 {
 	struct td_clock *clock = td_clock_here();
 	const void *end, *from = td_linear(context, p->ctx, &end);
@@ -157,10 +154,6 @@ static __always_inline bool put_into_claim(enum context context, struct packet *
 	put_head((struct epb *)out, total, interface, time_of(p, clock, clock->utc_offset_ns), cap,
 		 len);
 	*(__u32 *)(frame + (padded & 0xfc)) = total;
-	if (asks)
-		ask_for_tag(p);
-	if (asks && p->tag)
-		goto not_here;
 	commit_to_claim(clock, total, td_commit(total, cap, 1));
 	return true;
 

@@ -14,10 +14,8 @@ const volatile struct td_params params SEC(".rodata.params");
 
 struct td_found found SEC(".data.found");
 
-static __always_inline void take(enum context context, struct packet *p, bool asks)
+static __always_inline void take(enum context context, struct packet *p)
 {
-	if (asks)
-		ask_for_tag(p);
 	td_find_all(context, p, &found);
 }
 

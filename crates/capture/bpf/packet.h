@@ -38,15 +38,6 @@ static __always_inline __u32 vlan_tag(__u16 proto_be, __u16 tci)
 	return (__u32)proto_be | (__u32)__builtin_bswap16(tci) << 16;
 }
 
-/* Asks the driver for a tag that it took off. For programs that are bound to their device. */
-static __always_inline void ask_for_tag(struct packet *p)
-{
-	__u16 proto = 0, tci = 0;
-
-	if (!bpf_xdp_metadata_rx_vlan_tag(p->ctx, &proto, &tci))
-		p->tag = vlan_tag(proto, tci);
-}
-
 static __always_inline long copy_skb_of(struct bpf_nf_ctx *nf, __u32 from, void *to, __u32 len)
 {
 	struct bpf_dynptr view;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * One body, five programs: what each hook knows of a packet, handed to take(context, packet, asks),
- * which the including file defines. Where it asks, the driver may have taken a tag off, for which
- * take() has to ask (ask_for_tag) before it does anything that depends on that.
+ * One body, five programs: what each hook knows of a packet, handed to take(context, packet),
+ * which the including file defines.
  */
 #ifndef TAPDECK_PROGRAMS_H
 #define TAPDECK_PROGRAMS_H
@@ -29,11 +28,11 @@ static __always_inline bool is_abandoned(void)
 #endif
 
 /* Takes a packet. Returns whether it ends here: no host is cut off by an owner that has died. */
-static __always_inline bool ends_here(enum context context, struct packet *p, bool asks)
+static __always_inline bool ends_here(enum context context, struct packet *p)
 {
 	if (is_abandoned())
 		return false;
-	take(context, p, asks);
+	take(context, p);
 	return params.consume;
 }
 
@@ -46,7 +45,7 @@ int tapdeck_xdp(struct xdp_md *ctx)
 		.ring = xdp_ring(ctx),
 	};
 
-	return ends_here(CONTEXT_XDP, &p, false) ? XDP_DROP : XDP_PASS;
+	return ends_here(CONTEXT_XDP, &p) ? XDP_DROP : XDP_PASS;
 }
 
 /* Bound to its device, so that the driver's own metadata can be asked for. */
@@ -59,13 +58,20 @@ int tapdeck_xdp_metadata(struct xdp_md *ctx)
 		.ring = xdp_ring(ctx),
 	};
 
+	/* In blocks of their own, so that they share their place in the stack. */
 	if (params.hardware_time) {
 		__u64 ns = 0;
 
 		if (!bpf_xdp_metadata_rx_timestamp(ctx, &ns))
 			p.hardware_ns = ns;
 	}
-	return ends_here(CONTEXT_XDP, &p, params.hardware_vlan) ? XDP_DROP : XDP_PASS;
+	if (params.hardware_vlan) {
+		__u16 proto = 0, tci = 0;
+
+		if (!bpf_xdp_metadata_rx_vlan_tag(ctx, &proto, &tci))
+			p.tag = vlan_tag(proto, tci);
+	}
+	return ends_here(CONTEXT_XDP, &p) ? XDP_DROP : XDP_PASS;
 }
 
 /* TCX_NEXT and TC_ACT_UNSPEC are the same number, so are TCX_DROP and TC_ACT_SHOT. */
@@ -83,7 +89,7 @@ static __always_inline int take_skb(struct __sk_buff *skb, __u32 direction)
 
 	if (skb->vlan_present)
 		p.tag = vlan_tag(skb->vlan_proto, skb->vlan_tci);
-	return ends_here(CONTEXT_SKB, &p, false) ? SKB_DROP : SKB_NEXT;
+	return ends_here(CONTEXT_SKB, &p) ? SKB_DROP : SKB_NEXT;
 }
 
 SEC("tc")
@@ -124,7 +130,7 @@ int tapdeck_netfilter(struct bpf_nf_ctx *ctx)
 			p.link_len = link_len;
 		}
 	}
-	return ends_here(CONTEXT_NETFILTER, &p, false) ? NF_DROP : NF_ACCEPT;
+	return ends_here(CONTEXT_NETFILTER, &p) ? NF_DROP : NF_ACCEPT;
 }
 
 #endif

@@ -292,19 +292,13 @@ WRITE(netfilter, CONTEXT_NETFILTER, struct bpf_nf_ctx)
 #define write_packet(context, p, place, snaplen) put(context, p, place, snaplen, interface_of(p))
 #endif
 
-static __always_inline void take(enum context context, struct packet *p, bool asks)
+static __always_inline void take(enum context context, struct packet *p)
 {
 	struct scratch *s = IS_JUDGED ? begin() : NULL;
 	struct terms terms = {
 		.keep = snaplen(),
 		.limit = limit(),
 	};
-	/* What is left of a claim is looked at before the driver is asked, if nothing else is. */
-	bool asks_late = asks && params.claims && !params.filtered && !IS_JUDGED && !params.cutoff;
-
-	if (asks && !asks_late)
-		ask_for_tag(p);
-
 	bool refused = (params.filtered && !td_filter_accepts(context, p, 0)) ||
 		       !rules_accept(context, p, s, &terms);
 	struct place place;
@@ -313,11 +307,8 @@ static __always_inline void take(enum context context, struct packet *p, bool as
 		heed_deadline_unwritten();
 		return;
 	}
-	if (!refused && params.claims &&
-	    put_into_claim(context, p, asks_late, terms.keep, interface_of(p)))
+	if (!refused && params.claims && put_into_claim(context, p, terms.keep, interface_of(p)))
 		return;
-	if (asks_late && !p->tag)
-		ask_for_tag(p);
 	if (!place_of(0, p->ring, &place))
 		return;
 	if (refused) {

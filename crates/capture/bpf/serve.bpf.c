@@ -414,7 +414,7 @@ VISIT(xdp, CONTEXT_XDP)
 VISIT(skb, CONTEXT_SKB)
 VISIT(netfilter, CONTEXT_NETFILTER)
 
-static __always_inline void take(enum context context, struct packet *p, bool asks)
+static __always_inline void take(enum context context, struct packet *p)
 {
 	__u32 own = port.port, only = 0;
 	struct td_counts *all = bpf_map_lookup_elem(&counts, &own);
@@ -422,8 +422,6 @@ static __always_inline void take(enum context context, struct packet *p, bool as
 
 	if (!all || !way.scratch)
 		return;
-	if (asks)
-		ask_for_tag(p);
 
 	struct member_copy *member_copy = &way.scratch->member_copy;
 
