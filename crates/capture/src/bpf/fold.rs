@@ -3,10 +3,10 @@
 //! What a program is told before it is verified stands in a map that nobody can change any more.
 //! The verifier knows that, and takes out what such a parameter rules out; but it leaves in the
 //! loads of parameters, the comparisons of them where both ways meet again, and all that is
-//! reckoned out for what was taken out: a seventh of the instructions by which a short packet is
-//! recorded. This follows each way through the program, and what is known of each register on it
-//! (conditional constant propagation, Wegman and Zadeck 1991), puts constants in the place of what
-//! is known, and takes out what nobody reads and where no way leads.
+//! reckoned out for what was taken out, on the way of each packet. This follows each way through
+//! the program, and what is known of each register on it (conditional constant propagation, Wegman
+//! and Zadeck 1991), puts constants in the place of what is known, and takes out what nobody reads
+//! and where no way leads.
 
 use crate::filter::ebpf::{self, Effect, Insn, Operand, Registers};
 use crate::filter::splice::{Function, Text};
@@ -189,7 +189,7 @@ fn result(insn: Insn, state: &[Value; ebpf::REGISTERS], constants: &Constants) -
     match insn.effect() {
         Effect::Load { from, bytes, .. } => match state[usize::from(from.0)] {
             Value::Place(place) => constants
-                .read(place + i64::from(insn.offset), bytes)
+                .read(place.wrapping_add(i64::from(insn.offset)), bytes)
                 .map_or(Value::Any, Value::Number),
             _ => Value::Any,
         },
@@ -255,7 +255,7 @@ fn simplified(insn: Insn, state: &[Value; ebpf::REGISTERS], constants: &Constant
         Effect::Load { to, .. } | Effect::Alu { to, .. } => {
             match result(insn, state, constants) {
                 // Moved to the low half, which clears the high one.
-                Value::Number(number) if number <= u64::from(u32::MAX) => {
+                Value::Number(number) if u32::try_from(number).is_ok() => {
                     ebpf::alu32_constant(ebpf::MOV, to, number as u32)
                 }
                 _ => with_constant(insn, state),
@@ -284,11 +284,17 @@ fn with_constant(insn: Insn, state: &[Value; ebpf::REGISTERS]) -> Insn {
     let (by, wide) = match insn.effect() {
         // Division by a constant is not what the verifier guards.
         Effect::Alu { operation: ebpf::DIV | ebpf::MOD, .. } => return insn,
-        Effect::Alu { by: by @ Operand::Register(_), wide, .. } => (by, wide),
-        Effect::Branch { b: by @ Operand::Register(_), wide, .. } => (by, wide),
+        Effect::Alu { by: by @ Operand::Register(_), wide, .. }
+        | Effect::Branch { b: by @ Operand::Register(_), wide, .. } => (by, wide),
         _ => return insn,
     };
-    let most = if wide { i32::MAX as u64 } else { u64::from(u32::MAX) };
+    let most = match insn.effect() {
+        // The verifier refuses to shift by more, if that is a constant.
+        Effect::Alu { operation: ebpf::LSH | ebpf::RSH | ebpf::ARSH, .. } if wide => 63,
+        Effect::Alu { operation: ebpf::LSH | ebpf::RSH | ebpf::ARSH, .. } => 31,
+        _ if wide => i32::MAX as u64,
+        _ => u64::from(u32::MAX),
+    };
     match number_of(by, state).map(|number| cut(number, wide)) {
         Some(number) if number <= most => insn.with_constant(number as u32 as i32),
         _ => insn,
@@ -333,7 +339,9 @@ fn leave_out_unread(insns: &[Insn], states: &[State], is_kept: &mut [bool]) {
 /// Returns whether an instruction only writes registers, of which none is among those that are read
 /// behind it.
 fn is_unread(insn: Insn, read_behind: Registers) -> bool {
+    // A function to which no instruction leads any more would be refused.
     matches!(insn.effect(), Effect::LoadWide { .. } | Effect::Alu { .. })
+        && !insn.names_function()
         && insn.writes() & read_behind == 0
 }
 
@@ -341,7 +349,7 @@ fn is_unread(insn: Insn, read_behind: Registers) -> bool {
 mod tests {
     use super::{Constants, fold};
     use crate::filter::ebpf::{
-        self, ADD, AND, HALF, Insn, JEQ, JNE, MOV, Reg, WORD, alu32, alu32_constant, alu64,
+        self, ADD, AND, HALF, Insn, JEQ, JNE, LSH, MOV, Reg, WORD, alu32, alu32_constant, alu64,
         alu64_constant, call, call_kernel, exit, go, jump32, jump32_constant, load, store,
     };
     use crate::filter::splice::{Function, Text};
@@ -455,6 +463,23 @@ mod tests {
             exit(),
         ];
         assert_eq!(folded(&[&same]), same);
+    }
+
+    #[test]
+    fn what_the_verifier_would_refuse_is_left_as_it_is() {
+        let same = [
+            // Nobody reads r7, but without it no way leads to the function.
+            Insn { code: 0x18, registers: 4 << 4 | 7, offset: 0, immediate: 5 },
+            Insn { code: 0, registers: 0, offset: 0, immediate: 0 },
+            alu32_constant(MOV, Reg(2), 32),
+            alu32(LSH, Reg(1), Reg(2)),
+            alu64(MOV, Reg(0), Reg(1)),
+            exit(),
+            alu32_constant(MOV, Reg(0), 1),
+            exit(),
+        ];
+        let same = text(&[&same], &[0, 6]);
+        assert_eq!(fold(&same, &constants()), same);
     }
 
     #[test]
