@@ -282,7 +282,7 @@ fn simplified(insn: Insn, state: &[Value; ebpf::REGISTERS], constants: &Constant
 /// known.
 fn with_constant(insn: Insn, state: &[Value; ebpf::REGISTERS]) -> Insn {
     let (by, wide) = match insn.effect() {
-        // Division by a constant is not what the verifier guards.
+        // The verifier refuses to divide by 0, if that is a constant.
         Effect::Alu { operation: ebpf::DIV | ebpf::MOD, .. } => return insn,
         Effect::Alu { by: by @ Operand::Register(_), wide, .. }
         | Effect::Branch { b: by @ Operand::Register(_), wide, .. } => (by, wide),
@@ -349,8 +349,10 @@ fn is_unread(insn: Insn, read_behind: Registers) -> bool {
 mod tests {
     use super::{Constants, fold};
     use crate::filter::ebpf::{
-        self, ADD, AND, HALF, Insn, JEQ, JNE, LSH, MOV, Reg, WORD, alu32, alu32_constant, alu64,
-        alu64_constant, call, call_kernel, exit, go, jump32, jump32_constant, load, store,
+        self, ADD, AND, ARSH, Effect, HALF, Insn, JEQ, JGE, JGT, JLE, JLT, JNE, JSET, JSGE, LSH,
+        MOV, MUL, OR, Operand, REGISTERS, RSH, Reg, SUB, WORD, XOR, alu32, alu32_constant, alu64,
+        alu64_constant, call, call_kernel, exit, go, jump32, jump32_constant, jump64,
+        jump64_constant, load, store,
     };
     use crate::filter::splice::{Function, Text};
 
@@ -507,5 +509,170 @@ mod tests {
         assert_eq!(folded.insns, expected);
         let starts: Vec<_> = folded.functions.iter().map(|function| function.start).collect();
         assert_eq!(starts, [0, 3]);
+    }
+
+    /// Random numbers, the same in each run (SplitMix64).
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ z >> 31
+        }
+
+        fn below(&mut self, most: u64) -> u64 {
+            self.next() % most
+        }
+
+        fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+            choices[self.below(choices.len() as u64) as usize]
+        }
+
+        /// A number of a kind that goes wrong: small, negative, or at an end.
+        fn constant(&mut self) -> u32 {
+            let any = self.next() as u32;
+            self.of(&[0, 1, 9, 31, 0x7fff_ffff, 0x8000_0000, u32::MAX, any])
+        }
+
+        /// An instruction that has at most so many behind it.
+        fn insn(&mut self, behind: usize) -> Insn {
+            let (to, from) = (Reg(self.below(6) as u8), Reg(self.below(6) as u8));
+            let constant = self.constant();
+            let wide = self.below(2) == 0;
+            match self.below(10) {
+                0..=3 => {
+                    let (size, place) = self.of(&[(WORD, 0), (WORD, 4), (WORD, 8), (HALF, 12)]);
+                    load(size, to, Reg(6), place)
+                }
+                4..=6 => {
+                    let all = [ADD, SUB, MUL, OR, AND, XOR, LSH, RSH, ARSH, MOV];
+                    let operation = self.of(&all);
+                    let is_shift = [LSH, RSH, ARSH].contains(&operation);
+                    let constant = if is_shift { constant & 31 } else { constant };
+                    match (wide, self.below(2) == 0) {
+                        (true, true) => alu64(operation, to, from),
+                        (true, false) => alu64_constant(operation, to, constant as i32),
+                        (false, true) => alu32(operation, to, from),
+                        (false, false) => alu32_constant(operation, to, constant),
+                    }
+                }
+                _ => {
+                    let all = [JEQ, JNE, JGT, JGE, JLT, JLE, JSET, JSGE];
+                    let condition = self.of(&all);
+                    let insn = match (wide, self.below(2) == 0) {
+                        (true, true) => jump64(condition, to, from),
+                        (true, false) => jump64_constant(condition, to, constant as i32),
+                        (false, true) => jump32(condition, to, from),
+                        (false, false) => jump32_constant(condition, to, constant),
+                    };
+                    by(self.below(1 + behind as u64 % 7) as i32, insn)
+                }
+            }
+        }
+    }
+
+    /// Runs a program as the instruction set's description says. Returns r0 to r5.
+    fn run(insns: &[Insn], first: [u64; 6]) -> [u64; 6] {
+        let mut registers = [0u64; REGISTERS];
+        registers[..6].copy_from_slice(&first);
+        let bytes = constants().bytes;
+        let mut at = 0;
+        loop {
+            let insn = insns[at];
+            let value = |operand, registers: &[u64; REGISTERS]| match operand {
+                Operand::Immediate(number) => number as u64,
+                Operand::Register(register) => registers[usize::from(register.0)],
+            };
+            at += 1;
+            match insn.effect() {
+                Effect::LoadWide { .. } => at += 1,
+                Effect::Load { to, bytes: len, .. } => {
+                    let mut number = [0; 8];
+                    number[..len].copy_from_slice(&bytes[insn.offset as usize..][..len]);
+                    registers[usize::from(to.0)] = u64::from_le_bytes(number);
+                }
+                Effect::Alu { operation, to, by, wide } => {
+                    let (a, b) = (registers[usize::from(to.0)], value(by, &registers));
+                    let number = if wide {
+                        match operation {
+                            ADD => a.wrapping_add(b),
+                            SUB => a.wrapping_sub(b),
+                            MUL => a.wrapping_mul(b),
+                            OR => a | b,
+                            AND => a & b,
+                            XOR => a ^ b,
+                            LSH => a.wrapping_shl(b as u32),
+                            RSH => a.wrapping_shr(b as u32),
+                            ARSH => (a as i64).wrapping_shr(b as u32) as u64,
+                            _ => b,
+                        }
+                    } else {
+                        let (a, b) = (a as u32, b as u32);
+                        u64::from(match operation {
+                            ADD => a.wrapping_add(b),
+                            SUB => a.wrapping_sub(b),
+                            MUL => a.wrapping_mul(b),
+                            OR => a | b,
+                            AND => a & b,
+                            XOR => a ^ b,
+                            LSH => a.wrapping_shl(b),
+                            RSH => a.wrapping_shr(b),
+                            ARSH => (a as i32).wrapping_shr(b) as u32,
+                            _ => b,
+                        })
+                    };
+                    registers[usize::from(to.0)] = number;
+                }
+                Effect::Branch { condition, a, b, wide } => {
+                    let (mut a, mut b) = (registers[usize::from(a.0)], value(b, &registers));
+                    let is_at_least =
+                        if wide { a as i64 >= b as i64 } else { a as i32 >= b as i32 };
+                    if !wide {
+                        (a, b) = (u64::from(a as u32), u64::from(b as u32));
+                    }
+                    let is_taken = match condition {
+                        JEQ => a == b,
+                        JNE => a != b,
+                        JGT => a > b,
+                        JGE => a >= b,
+                        JLT => a < b,
+                        JLE => a <= b,
+                        JSET => a & b != 0,
+                        _ => is_at_least,
+                    };
+                    if is_taken {
+                        at = at.wrapping_add_signed(isize::from(insn.offset));
+                    }
+                }
+                Effect::Go => at = at.wrapping_add_signed(isize::from(insn.offset)),
+                // What is read at the end is what a call would be given.
+                Effect::Other => {}
+                Effect::Exit => return std::array::from_fn(|i| registers[i]),
+            }
+        }
+    }
+
+    #[test]
+    fn programs_come_to_the_same_whatever_they_are() {
+        const LEN: usize = 40;
+        let mut random = Random(1);
+        let mut left_out = 0;
+        for _ in 0..20_000 {
+            let mut insns = place(Reg(6), 0).to_vec();
+            insns.extend((0..LEN).map(|at| random.insn(LEN - 1 - at)));
+            // A call reads r1 to r5, and r0 is moved to where it is not lost.
+            insns.extend([alu64(MOV, Reg(7), Reg(0)), call_kernel(5), alu64(MOV, Reg(0), Reg(7))]);
+            insns.push(exit());
+            let folded = fold(&text(&[&insns], &[0]), &constants()).insns;
+            left_out += insns.len() - folded.len();
+            for _ in 0..4 {
+                let first =
+                    std::array::from_fn(|_| u64::from(random.constant()) << random.below(33));
+                assert_eq!(run(&folded, first), run(&insns, first), "{insns:?}");
+            }
+        }
+        assert!(left_out > 20_000, "{left_out}");
     }
 }
