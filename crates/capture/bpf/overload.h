@@ -16,10 +16,15 @@
 
 #ifdef TD_SHED
 
+#include "read.h"
+
 static __always_inline struct td_shed *shed_of_ring(__u32 index);
 
 #define OPT_SHED (TD_OPT_SHED | 4 << 16)
 #define OPT_SHED_LEN 8
+/* Without a value. */
+#define OPT_SHED_REST TD_OPT_SHED
+#define OPT_SHED_REST_LEN 4
 
 /* For who reads packet by packet. Lengths are multiples of 4. */
 #define SHED_BEGINS "shed: packets are cut short from here on: the ring is nearly full   "
@@ -57,6 +62,7 @@ _Static_assert(TEXT_LEN(SHED_BEGINS) % 4 == 0 && TEXT_LEN(SHED_ENDS) % 4 == 0, "
 #define SHED_OPTIONS_MASK 0xff
 #define SHED_IS_FIRST (1ull << 48) /* it is the first of its ring that is shed */
 #define SHED_IS_OVER (1ull << 49)  /* from it on packets are whole again */
+#define SHED_IS_REST (1ull << 50)  /* all that is not there of it was shed */
 
 /* What may stand behind a packet's bytes. */
 struct shed_room {
@@ -77,12 +83,46 @@ static __always_inline void look_at_fill(struct td_ring *ring, __u32 block, __u3
 		*shed_to = next;
 }
 
-/* Says what becomes of a packet of which `whole` bytes would be kept otherwise. */
-__noinline __u64 shed_some(struct td_ring *ring, __u32 index, __u32 whole)
+/* How many bytes the headers of a frame have, as td_headers_len() says. */
+__noinline __u32 headers_len_xdp(struct xdp_md *ctx)
+{
+	__u8 buffer[TD_HEADERS_LEN];
+	const __u8 *at = td_view(CONTEXT_XDP, ctx, TD_HEADERS_AT, TD_HEADERS_LEN, buffer);
+
+	return at ? td_headers_len(at) : TD_SHED_LEAST;
+}
+
+__noinline __u32 headers_len_skb(struct __sk_buff *ctx)
+{
+	__u8 buffer[TD_HEADERS_LEN];
+	const __u8 *at = td_view(CONTEXT_SKB, ctx, TD_HEADERS_AT, TD_HEADERS_LEN, buffer);
+
+	return at ? td_headers_len(at) : TD_SHED_LEAST;
+}
+
+static __always_inline __u32 headers_len(enum context context, struct packet *p)
+{
+	/* A tag that is put back makes them longer. */
+	if (!td_has_link(context, p) || p->tag)
+		return TD_SHED_LEAST;
+	switch (context) {
+	case CONTEXT_XDP:
+		return headers_len_xdp(p->ctx);
+	case CONTEXT_SKB:
+		return headers_len_skb(p->ctx);
+	case CONTEXT_NETFILTER:
+		break;
+	}
+	return TD_SHED_LEAST;
+}
+
+/* Says what becomes of a packet of `len` bytes, of which `whole` would be kept otherwise and
+ * `headers` are needed. */
+__noinline __u64 shed_some(struct td_ring *ring, __u32 index, __u32 whole, __u32 len, __u32 headers)
 {
 	struct place place = { .ring = ring, .index = index };
-	__u64 keep;
-	__u32 told;
+	__u64 keep, more;
+	__u32 told, option = OPT_SHED_LEN;
 
 	if (!ring)
 		return whole;
@@ -101,24 +141,36 @@ __noinline __u64 shed_some(struct td_ring *ring, __u32 index, __u32 whole)
 			       (4 + TEXT_LEN(SHED_ENDS)) << SHED_OPTIONS_SHIFT;
 		return whole;
 	}
-	if (whole <= keep)
+	if (keep == TD_SHED_LEAST)
+		keep = headers;
+	if (whole == len)
+		option = OPT_SHED_REST_LEN;
+	if (!td_shed_saves(whole, keep, option))
 		return whole;
-	keep |= (__u64)(whole - keep) << KEPT_BITS;
-	if (!told && !__sync_val_compare_and_swap(&ring->shed_told, 0, 1))
-		return keep | SHED_IS_FIRST |
-		       (OPT_SHED_LEN + 4 + TEXT_LEN(SHED_BEGINS)) << SHED_OPTIONS_SHIFT;
-	return keep | (__u64)OPT_SHED_LEN << SHED_OPTIONS_SHIFT;
+	more = whole == len ? SHED_IS_REST : 0;
+	if (!told && !__sync_val_compare_and_swap(&ring->shed_told, 0, 1)) {
+		more |= SHED_IS_FIRST;
+		option += 4 + TEXT_LEN(SHED_BEGINS);
+	}
+	return keep | (__u64)(whole - keep) << KEPT_BITS | (__u64)option << SHED_OPTIONS_SHIFT |
+	       more;
 }
 
 /* The same for any packet. Of most rings nothing is shed, which one look tells. */
-static __always_inline __u64 keep_of(const struct place *place, __u32 whole)
+static __always_inline __u64 keep_of(enum context context, struct packet *p,
+				     const struct place *place, __u32 whole, __u32 len)
 {
 	struct td_ring *ring = place->ring;
+	__u32 keep, headers = TD_SHED_LEAST;
 
-	if (!params.shed_to ||
-	    !(*(volatile __u32 *)&ring->shed_to | *(volatile __u32 *)&ring->shed_told))
+	if (!params.shed_to)
 		return whole;
-	return shed_some(ring, place->index, whole);
+	keep = *(volatile __u32 *)&ring->shed_to;
+	if (!(keep | *(volatile __u32 *)&ring->shed_told))
+		return whole;
+	if (keep == TD_SHED_LEAST)
+		headers = headers_len(context, p);
+	return shed_some(ring, place->index, whole, len, headers);
 }
 
 /* Takes back what a packet was to tell that could not be written. */
@@ -170,7 +222,9 @@ __noinline int put_shed_options(struct shed_room *room, __u32 flags, __u64 gap, 
 		*word++ = gap;
 		*word++ = gap >> 32;
 	}
-	if (bytes) {
+	if (kept & SHED_IS_REST) {
+		*word++ = OPT_SHED_REST;
+	} else if (bytes) {
 		*word++ = OPT_SHED;
 		*word++ = bytes;
 	}
@@ -197,7 +251,8 @@ static __always_inline void look_at_fill(struct td_ring *ring, __u32 block, __u3
 {
 }
 
-static __always_inline __u64 keep_of(const struct place *place, __u32 whole)
+static __always_inline __u64 keep_of(enum context context, struct packet *p,
+				     const struct place *place, __u32 whole, __u32 len)
 {
 	return whole;
 }

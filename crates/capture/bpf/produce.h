@@ -234,7 +234,7 @@ static __always_inline __u32 put(enum context context, struct packet *p, const s
 	struct td_ring *ring = place->ring;
 	__u32 len = frame_len(p);
 	__u32 whole = len < snaplen ? len : snaplen;
-	__u64 kept = keep_of(place, whole);
+	__u64 kept = keep_of(context, p, place, whole, len);
 	__u32 options = kept >> SHED_OPTIONS_SHIFT & SHED_OPTIONS_MASK;
 	__u32 cap = kept & KEPT_MASK;
 

@@ -83,7 +83,9 @@ fn write(dir: &Path, number: u64, live: bool, packets: &[Packet], behind: i64) -
         for p in chunk {
             let (at, frame) = (bytes.len(), p.frame());
             bytes.resize(at + pcapng::packet_len(frame.len(), 0, p.dropped), 0);
-            let (time_ns, len) = (p.time_ns as u64, frame.len() as u32);
+            // Of every other packet more than what was shed is not there.
+            let time_ns = p.time_ns as u64;
+            let len = frame.len() as u32 + p.shed + (p.shed & 1);
             let frame = [&frame[..], &[], &[]];
             pcapng::write_packet(&mut bytes[at..], p.ring, time_ns, frame, len, 0, p.dropped);
             if p.shed > 0 {

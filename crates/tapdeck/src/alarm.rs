@@ -8,6 +8,7 @@
 //! So nobody has to look again and again whether one of these has happened.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,10 @@ use tapdeck_capture::Helper;
 
 /// When the timer that only cancelling ends would end: nobody lives to see it.
 const NEVER_S: i64 = 1 << 40;
+/// What has rung.
+const BELL: u64 = 0;
+const CLOCK: u64 = 1;
+const HELPER: u64 = 2;
 
 pub struct Alarm {
     all: OwnedFd,
@@ -51,8 +56,8 @@ impl Alarm {
         let never = Itimerspec { it_interval: time(0), it_value: time(NEVER_S) };
         let flags = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
         timerfd_settime(&clock, flags, &never)?;
-        for fd in [&bell, &clock] {
-            epoll::add(&all, fd, EventData::new_u64(0), EventFlags::IN)?;
+        for (fd, which) in [(&bell, BELL), (&clock, CLOCK)] {
+            epoll::add(&all, fd, EventData::new_u64(which), EventFlags::IN)?;
         }
         Ok(Self { all, bell: Bell(Arc::new(bell)), clock })
     }
@@ -61,7 +66,7 @@ impl Alarm {
     pub fn watch(&self, helper: &Helper) -> io::Result<()> {
         let Some(socket) = helper.socket()? else { return Ok(()) };
         // That the other end is closed is always told.
-        epoll::add(&self.all, &socket, EventData::new_u64(0), EventFlags::empty())?;
+        epoll::add(&self.all, &socket, EventData::new_u64(HELPER), EventFlags::empty())?;
         // The helper's own descriptor is of the same socket, and keeps it in the list.
         Ok(())
     }
@@ -80,10 +85,17 @@ impl Alarm {
 
     /// Takes note that it has rung.
     pub fn quiet(&self) {
+        let mut rung = [const { MaybeUninit::uninit() }; 3];
+        let now = Timespec::default();
+        let Ok((rung, _)) = epoll::wait(&self.all, &mut rung, Some(&now)) else { return };
         let mut word = [0; 8];
-        // Where one has not rung there is nothing to read; a timer that was cancelled says so.
-        for fd in [&*self.bell.0, &self.clock] {
-            let _ = rustix::io::read(fd, &mut word);
+        for event in rung {
+            // A timer that was cancelled says so. A helper that is gone stays gone.
+            let _ = match event.data.u64() {
+                BELL => rustix::io::read(&self.bell.0, &mut word),
+                CLOCK => rustix::io::read(&self.clock, &mut word),
+                _ => Ok(0),
+            };
         }
     }
 }

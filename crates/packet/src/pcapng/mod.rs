@@ -69,8 +69,9 @@ pub mod option {
     pub const IF_HARDWARE: u16 = 15;
     pub const EPB_FLAGS: u16 = 2;
     pub const EPB_DROPCOUNT: u16 = 4;
-    /// Bytes of the packet that were shed, 32 bits (`TD_OPT_SHED` of `bpf/shed.h`). The code is one
-    /// of those reserved for local use, which other readers skip.
+    /// Bytes of the packet that were shed, 32 bits (`TD_OPT_SHED` of `bpf/shed.h`); without a value
+    /// all that were not captured. The code is one of those reserved for local use, which other
+    /// readers skip.
     pub const EPB_SHED: u16 = 0xf464;
     pub const ISB_STARTTIME: u16 = 2;
     pub const ISB_ENDTIME: u16 = 3;

@@ -372,6 +372,9 @@ impl Blocks {
                 option::EPB_FLAGS if value.len() == 4 => packet.flags = self.u32(value),
                 option::EPB_DROPCOUNT if value.len() == 8 => packet.dropped = self.u64(value),
                 option::EPB_SHED if value.len() == 4 => packet.shed = self.u32(value),
+                option::EPB_SHED if value.is_empty() => {
+                    packet.shed = packet.original_len.saturating_sub(captured as u32);
+                }
                 _ => {}
             }
         }

@@ -237,7 +237,10 @@ pub fn comment_packet(out: &mut Vec<u8>, start: usize, text: &str) {
 /// Says in the packet block that [`write_packet`] has written from `start` to the end of `out` how
 /// many bytes of the frame were shed.
 pub fn shed_packet(out: &mut Vec<u8>, start: usize, bytes: u32) {
-    add_option(out, start, option::EPB_SHED, &bytes.to_ne_bytes());
+    let of = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|i| out[start + at + i]));
+    let is_rest = of(24).checked_sub(of(20)) == Some(bytes);
+    let value = bytes.to_ne_bytes();
+    add_option(out, start, option::EPB_SHED, if is_rest { &[] } else { &value });
 }
 
 fn add_option(out: &mut Vec<u8>, start: usize, code: u16, value: &[u8]) {

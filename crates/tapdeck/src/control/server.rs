@@ -72,6 +72,9 @@ pub struct Server {
     next: u64,
     /// When connections are accepted again, where accepting one has failed.
     accept_from: Instant,
+    /// Whether somebody asks for a connection. To accept none takes longer than all else of a turn
+    /// in which nothing comes.
+    is_asked: bool,
     /// The client that may send a long line at present.
     long: Option<ClientId>,
     /// Members that are gone and not reported yet.
@@ -119,6 +122,7 @@ impl Server {
             clients: BTreeMap::new(),
             next: 0,
             accept_from: now,
+            is_asked: false,
             long: None,
             gone: Vec::new(),
             heavy: VecDeque::new(),
@@ -263,7 +267,8 @@ impl Server {
         let timeout = Timespec::try_from(patience).unwrap_or_default();
         // A signal ends the wait early, and then no client is ready.
         let _ = poll(&mut fds, Some(&timeout));
-        let is_rung = fds[rung].iter().any(|fd| !fd.revents().is_empty());
+        let is_rung = fds[rung.clone()].iter().any(|fd| !fd.revents().is_empty());
+        let is_asked = fds[rung.end..].iter().any(|fd| !fd.revents().is_empty());
         let ready: Vec<(ClientId, bool)> = ids
             .into_iter()
             .zip(&fds)
@@ -276,6 +281,7 @@ impl Server {
                 client.has_hung_up |= has_hung_up;
             }
         }
+        self.is_asked |= is_asked;
         if is_rung {
             let mut bytes = [0; 64];
             while rustix::io::read(&self.bell, &mut bytes).is_ok_and(|n| n == bytes.len()) {}
@@ -347,7 +353,7 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        if Instant::now() < self.accept_from {
+        if !std::mem::take(&mut self.is_asked) || Instant::now() < self.accept_from {
             return;
         }
         // The rest are accepted in a later turn: clients that connect without end hold up nobody.

@@ -55,7 +55,8 @@ use resolve::SocketPlace;
 pub use resolve::{Origin, RecordPlan, Target};
 use source::RecordSource;
 
-/// How often the recorder looks after its hooks and its output while packets come.
+/// How often the recorder looks after its hooks and its output while rings are in use. While they
+/// hold next to nothing it does so when blocks are looked at anyway.
 const TICK: Duration = Duration::from_millis(100);
 /// How often it looks while rings fill up, and where it is not told: after a daemon, and what
 /// clients wait for.
@@ -102,9 +103,9 @@ impl Schedule {
         self.end.map_or(self.next_second, |end| end.min(self.next_second))
     }
 
-    /// When something is due, where packets come and the recorder looks every `tick`.
-    fn next_with_packets(&self, tick: Duration) -> Instant {
-        self.next().min(self.next_flush).min(Instant::now() + tick)
+    /// When something is due, where packets come.
+    fn next_with_packets(&self) -> Instant {
+        self.next().min(self.next_flush)
     }
 
     fn is_time_to_flush(&mut self) -> bool {
@@ -498,12 +499,17 @@ impl Recording {
     fn next_turn(&mut self) -> Instant {
         let socket = self.control_socket.as_ref();
         let is_group = matches!(self.source, RecordSource::Group(_));
-        let is_busy = socket.is_some_and(ControlSocket::is_busy) || self.source.is_filling();
+        let fill = self.source.fill();
+        let is_busy = socket.is_some_and(ControlSocket::is_busy) || fill >= 2;
+        let next = self.schedule.next_with_packets();
         if is_group || is_busy || self.manager.waits() || self.reload.is_under_way() {
-            return self.schedule.next_with_packets(SHORT_TICK);
+            return next.min(Instant::now() + SHORT_TICK);
+        }
+        if fill > 0 {
+            return next.min(Instant::now() + TICK);
         }
         if !self.source.is_empty() {
-            return self.schedule.next_with_packets(TICK);
+            return next;
         }
         self.writer_control.await_packets();
         self.schedule.flush_when_packets_come();

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use tapdeck_capture::filter::check_filter;
 use tapdeck_capture::interface::NicCounters;
 use tapdeck_capture::persist::Persist;
-use tapdeck_capture::ring::Cut;
+use tapdeck_capture::ring::{Cut, RingMemory};
 use tapdeck_capture::{
     Capture, Cause, Clock, Config, Error, Event, Helper, Hook, Later, Losses, Shed, Unseen,
 };
@@ -240,10 +240,13 @@ impl RecordSource {
         failed
     }
 
-    /// Returns whether an eighth of a ring is in use, or more.
-    pub fn is_filling(&self) -> bool {
-        let mut rings = self.captures().iter().flat_map(Capture::rings);
-        rings.any(|ring| ring.fill_bytes() >= u64::from(ring.geometry().ring_bytes()) / 8)
+    /// Returns how much is in use of the ring that is fullest, in 16ths.
+    pub fn fill(&self) -> u64 {
+        let rings = self.captures().iter().flat_map(Capture::rings);
+        let fill = |ring: &Arc<RingMemory>| {
+            16 * ring.fill_bytes() / u64::from(ring.geometry().ring_bytes())
+        };
+        rings.map(fill).max().unwrap_or(0)
     }
 
     /// Returns whether no packet lies in any ring. Of a membership that is not known here.

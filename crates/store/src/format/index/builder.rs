@@ -453,8 +453,15 @@ fn note_options(granule: &mut Granule, block: &[u8], mut at: usize) {
         if half(at) == option::EPB_DROPCOUNT && at + 16 <= block.len() {
             dropped = u64::from(u32_at(block, at + 4)) | u64::from(u32_at(block, at + 8)) << 32;
         }
-        if half(at) == option::EPB_SHED && half(at + 2) == 4 {
-            ShedOf::add(&mut granule.shed, u32_at(block, 8), u32_at(block, at + 4));
+        match (half(at), half(at + 2)) {
+            (option::EPB_SHED, 4) => {
+                ShedOf::add(&mut granule.shed, u32_at(block, 8), u32_at(block, at + 4));
+            }
+            (option::EPB_SHED, 0) => {
+                let rest = u32_at(block, 24).saturating_sub(u32_at(block, 20));
+                ShedOf::add(&mut granule.shed, u32_at(block, 8), rest);
+            }
+            _ => {}
         }
         at += 4 + usize::from(half(at + 2)).next_multiple_of(4);
     }

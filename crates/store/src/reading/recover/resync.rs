@@ -27,10 +27,10 @@ use crate::io::{Object, PAGE};
 const SECTOR: u64 = 512;
 /// The longest block that a recorder or a recovery writes, and more; so is the longest frame.
 pub(super) const LONGEST: usize = 1 << 20;
-/// Bytes of the options that a packet may have: at least drops or direction, and the end of options
-/// (4); at most direction (8), drops (12), what was shed (8) and a comment on that (72), and the
-/// end. `overload.h` of the hook programs holds the sum.
-const OPTIONS: RangeInclusive<u32> = 12..=104;
+/// Bytes of the options that a packet may have: at least that all the rest was shed (4), and the
+/// end of options (4); at most direction (8), drops (12), what was shed (8) and a comment on that
+/// (72), and the end. `overload.h` of the hook programs holds the sum.
+const OPTIONS: RangeInclusive<u32> = 8..=104;
 /// Bytes that are needed behind a place to judge the run that begins there.
 const AHEAD: usize = 3 * LONGEST;
 /// Bytes that are read at first, since true blocks are mostly near.
