@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
     known = results.read_machine(out) if options.resume else {}
     if not known:
         known = machine.describe(build) | {
-            "disk": machine.measure_disk(work, 20 if profile_of(options) == "full" else 3)
+            "disk": machine.measure_disk(work, 16 if profile_of(options) == "full" else 4)
         }
         results.write_machine(out, known)
     wire = testbed.Wire(options.gen_if, options.cap_if, options.gen_ssh) if options.gen_if else None

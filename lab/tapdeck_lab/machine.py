@@ -82,15 +82,18 @@ def _git() -> str:
     return out.stdout.strip()
 
 
-def measure_disk(directory: Path, seconds: int) -> dict[str, Any]:
+def measure_disk(directory: Path, gib: int) -> dict[str, Any]:
     """Measure sequential writing past the page cache, by fio.
+
+    A file is written anew each time, as a recorder does: many a disk takes more where a file is
+    written over.
 
     Parameters
     ----------
     directory : Path
         On the disk.
-    seconds : int
-        How long each of three measurements takes, s.
+    gib : int
+        How much each of three measurements writes, GiB.
 
     Returns
     -------
@@ -100,17 +103,17 @@ def measure_disk(directory: Path, seconds: int) -> dict[str, Any]:
     """
     if not shutil.which("fio"):
         return {"missing": "fio is not installed (apt-get install fio): the disk was not measured"}
-    if shutil.disk_usage(directory).free < 8e9:
-        return {"missing": f"{directory} has less than 8 GB free: the disk was not measured"}
+    room = gib + 4
+    if shutil.disk_usage(directory).free < room * 2**30:
+        return {"missing": f"{directory} has less than {room} GiB free: the disk was not measured"}
     file = directory / "disk.fio"
     command = f"fio --name=disk --filename={file} --rw=write --bs=4M --direct=1 --ioengine=psync"
-    command += f" --size=4G --runtime={seconds} --time_based --end_fsync=1 --output-format=json"
+    command += f" --size={gib}G --fallocate=posix --end_fsync=1 --output-format=json"
     try:
         found = []
         for _ in range(3):
-            out = subprocess.run(
-                command.split(), capture_output=True, text=True, timeout=seconds + 60
-            )
+            file.unlink(missing_ok=True)
+            out = subprocess.run(command.split(), capture_output=True, text=True, timeout=300)
             written = json.loads(out.stdout[out.stdout.index("{") :])["jobs"][0]["write"]
             found.append(round(written["bw_bytes"] / 1e6, 1))
         return {"command": command, "mb_per_s": statistics.median(found), "each": found}

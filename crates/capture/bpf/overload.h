@@ -141,7 +141,7 @@ __noinline __u64 shed_some(struct td_ring *ring, __u32 index, __u32 whole, __u32
 			       (4 + TEXT_LEN(SHED_ENDS)) << SHED_OPTIONS_SHIFT;
 		return whole;
 	}
-	if (keep == TD_SHED_LEAST)
+	if (keep == TD_SHED_HEADERS)
 		keep = headers;
 	if (whole == len)
 		option = OPT_SHED_REST_LEN;
@@ -168,7 +168,7 @@ static __always_inline __u64 keep_of(enum context context, struct packet *p,
 	keep = *(volatile __u32 *)&ring->shed_to;
 	if (!(keep | *(volatile __u32 *)&ring->shed_told))
 		return whole;
-	if (keep == TD_SHED_LEAST)
+	if (keep == TD_SHED_HEADERS)
 		headers = headers_len(context, p);
 	return shed_some(ring, place->index, whole, len, headers);
 }

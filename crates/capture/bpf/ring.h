@@ -60,7 +60,7 @@ struct td_ring {
 	__u64 failed;    /* packets of `lost`: their bytes could not be read */
 	__u64 filtered;  /* packets that the filter or the rules refused; not lost */
 	__u64 reserved;
-	__u32 shed_to;   /* bytes kept of each packet now, as the ring is nearly full; 0: all */
+	__u32 shed_to;   /* bytes kept of each packet now, as td_shed_by_fill() says; 0: all */
 	__u32 shed_told; /* other than 0: a packet has told that packets are shed */
 	struct td_block block[];
 };

@@ -15,10 +15,13 @@
 #define TAPDECK_SHED_H
 
 #include <linux/types.h>
+#include "numbers.h"
 
 /* Bytes that are kept of a packet when a ring is almost full, or the headers, where they are known
  * to be shorter. */
 #define TD_SHED_LEAST 64
+/* In place of a number of bytes: as few as that. */
+#define TD_SHED_HEADERS 1
 
 /* An option of an Enhanced Packet Block, from the range for local use: how many bytes of the packet
  * were shed, 32 bits. Without a value: all that the original length has and the block has not. */
@@ -39,8 +42,8 @@ struct td_shed {
 };
 
 /*
- * How many bytes are kept of a packet, 0: all. `used` of the ring's blocks are open or not
- * released, `most` is what is kept while packets are shed, and `now` whether they are.
+ * How many bytes are kept of a packet, 0: all, or TD_SHED_HEADERS. `used` of the ring's blocks are
+ * open or not released, `most` is what is kept while packets are shed, and `now` whether they are.
  *
  * Above 3/4 packets are shed, above 7/8 to the least, and up to 1/2 they are whole again. A reader
  * that is in step leaves half of the ring free, even where a quarter is held for the index: so
@@ -52,14 +55,20 @@ static inline __u32 td_shed_by_fill(__u32 used, __u32 nblocks, __u32 most, __u32
 	if ((__s32)used <= 0 || used * 2 <= nblocks)
 		return 0;
 	if (used * 8 > nblocks * 7)
-		return TD_SHED_LEAST;
+		return TD_SHED_HEADERS;
 	return now || used * 4 > nblocks * 3 ? most : 0;
+}
+
+static inline int td_port_of_tunnel(__u32 port)
+{
+	return port == TD_UDP_PORT_GTP_U || port == TD_UDP_PORT_VXLAN ||
+	       port == TD_UDP_PORT_GENEVE || port == TD_UDP_PORT_VXLAN_LINUX;
 }
 
 /*
  * How many bytes the headers of an Ethernet frame have, by TD_HEADERS_LEN of its bytes from
- * TD_HEADERS_AT on: of UDP and TCP in IPv4 that is no fragment and has no options. TD_SHED_LEAST
- * for all else and what is longer.
+ * TD_HEADERS_AT on: of TCP, and of UDP that holds no tunnel, in IPv4 that is no fragment and has
+ * no options. TD_SHED_LEAST for all else and what is longer.
  */
 static inline __u32 td_headers_len(const __u8 *at)
 {
@@ -67,9 +76,9 @@ static inline __u32 td_headers_len(const __u8 *at)
 
 	if (at[0] != 8 || at[1] || at[2] != 0x45 || (at[8] & 0x3f) || at[9])
 		return len;
-	if (at[11] == 17)
-		return TD_ETHERNET_AND_IPV4 + 8;
-	if (at[11] == 6)
+	if (at[11] == TD_PROTO_UDP)
+		return td_port_of_tunnel(at[24] << 8 | at[25]) ? len : TD_ETHERNET_AND_IPV4 + 8;
+	if (at[11] == TD_PROTO_TCP)
 		len = TD_ETHERNET_AND_IPV4 + (at[34] >> 4) * 4;
 	return len < TD_ETHERNET_AND_IPV4 + 20 || len > TD_SHED_LEAST ? TD_SHED_LEAST : len;
 }

@@ -31,6 +31,9 @@ impl Overload {
 mod tests {
     use crate::sys::arithmetic::{headers_len, shed_by_fill, shed_saves};
 
+    /// `TD_SHED_HEADERS`.
+    const HEADERS: u32 = 1;
+
     /// Fills and empties a ring block by block, and returns what is kept at each fill.
     fn kept(nblocks: u32, most: u32) -> (Vec<u32>, Vec<u32>) {
         let mut now = 0;
@@ -46,14 +49,14 @@ mod tests {
     #[test]
     fn packets_are_shed_from_three_quarters_on_and_whole_again_from_half_on() {
         let (up, down) = kept(16, 96);
-        assert_eq!(up, [[0; 12].as_slice(), &[96, 96, 64, 64]].concat());
-        assert_eq!(down, [[64, 64].as_slice(), &[96; 6], &[0; 8]].concat());
+        assert_eq!(up, [[0; 12].as_slice(), &[96, 96, HEADERS, HEADERS]].concat());
+        assert_eq!(down, [[HEADERS, HEADERS].as_slice(), &[96; 6], &[0; 8]].concat());
     }
 
     #[test]
     fn the_last_block_of_the_smallest_ring_is_for_what_is_shed() {
         let (up, down) = kept(4, 96);
-        assert_eq!((up, down), (vec![0, 0, 0, 64], vec![64, 96, 0, 0]));
+        assert_eq!((up, down), (vec![0, 0, 0, HEADERS], vec![HEADERS, 96, 0, 0]));
     }
 
     #[test]
@@ -80,6 +83,12 @@ mod tests {
         assert_eq!(with(&udp_and(20, 0x20)), 64, "the first fragment");
         assert_eq!(with(&udp_and(21, 1)), 64, "another fragment");
         assert_eq!(with(&udp_and(20, 0x40)), 42, "not to be fragmented");
+        let to_port = |port: u16| {
+            let [high, low] = port.to_be_bytes();
+            [ipv4(17).as_slice(), &[(36, high), (37, low)]].concat()
+        };
+        assert_eq!([2152, 4789, 6081, 8472].map(|port| with(&to_port(port))), [64; 4], "tunnels");
+        assert_eq!(with(&to_port(4790)), 42);
         assert_eq!(with(&[(12, 0x86), (13, 0xdd), (14, 0x60), (20, 17)]), 64, "IPv6");
         assert_eq!(with(&ipv4(1)), 64, "ICMP");
         assert_eq!(headers_len(&frame[..47]), None);

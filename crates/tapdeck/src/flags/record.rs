@@ -136,7 +136,7 @@ pub struct Record {
     pub on_overload: Option<OverloadChoice>,
 
     /// How many bytes of a packet are kept while payload is shed; at seven eighths of the ring,
-    /// only 64 [default: 96]
+    /// only 64, or the headers where those are shorter [default: 96]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(i64::from(SHED_LEAST)..=262_144))]
     pub shed_to: Option<u32>,
 
