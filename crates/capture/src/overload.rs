@@ -70,7 +70,9 @@ mod tests {
         let mut frame = [0_u8; 128];
         let mut with = |bytes: &[(usize, u8)]| {
             frame.fill(0);
-            bytes.iter().for_each(|(at, byte)| frame[*at] = *byte);
+            for (at, byte) in bytes {
+                frame[*at] = *byte;
+            }
             headers_len(&frame).expect("it is long enough")
         };
         let ipv4 = |protocol| [(12, 8), (14, 0x45), (23, protocol)];
