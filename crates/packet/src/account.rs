@@ -294,8 +294,9 @@ counters! {
             "too much by up to half of `--sync-interval`; 0 where nothing was made durable";
         /// Memory of all rings.
         ring_bytes: Bytes, Beside, "";
-        /// The most that a ring was filled, looked at ten times a second or more; the whole ring if
-        /// it ever overflowed.
+        /// The most that a ring was filled, looked at with each look of `--flush`, once a second or
+        /// more, and ten times a second or more from when a sixteenth of it is seen to be in use;
+        /// the whole ring if it ever overflowed.
         ring_used_max: Bytes, Beside, "peaks between two looks are missed";
         /// Whole seconds since recording began.
         elapsed_s: Seconds, Beside, "";
