@@ -291,6 +291,31 @@ static __always_inline bool td_read_plain(struct td_tuple *t, const void *data, 
 	return ip && td_read_plain_ip(t, ip, end, type, ip - data);
 }
 
+/* Where TCP has the length of its header, and how long that is at least. */
+#define TD_TCP_LENGTH 12
+#define TD_TCP_HEADER_BYTES 20
+
+/* How many bytes the headers of a frame have, to the end of TCP's, or of UDP's without a tunnel. 0:
+ * somebody has to look closer. */
+static __always_inline __u32 td_plain_headers_len(enum context context, void *ctx, bool has_link)
+{
+	const void *tcp, *end, *data = td_linear(context, ctx, &end);
+	__u8 buffer[8] __attribute__((aligned(8)));
+	struct td_tuple t = { .family = 0 };
+	__u32 len;
+
+	if (!data || !td_read_plain(&t, data, end, has_link) || t.next != TD_NOTHING)
+		return 0;
+	/* Behind it, as td_transport() says. */
+	if (t.protocol == TD_PROTO_UDP)
+		return t.offset;
+	if (t.protocol != TD_PROTO_TCP)
+		return 0;
+	tcp = td_view(context, ctx, t.offset + TD_TCP_LENGTH, 1, buffer);
+	len = tcp ? (td_byte(tcp) >> 4) * 4 : 0;
+	return len < TD_TCP_HEADER_BYTES ? 0 : t.offset + len;
+}
+
 /* What most tunnels hold, as above. Writes `to` only where it is. */
 static __always_inline bool td_read_plain_inside(enum context context, void *ctx,
 						 const struct td_tuple *from, struct td_tuple *to)

@@ -124,6 +124,13 @@ void tapdeck_flow_find(const __u8 *bytes, __u32 linear, __u32 len, __u32 has_lin
 					   &found->plain_hash, &found->plain_tcp_flags);
 }
 
+__u32 tapdeck_plain_headers_len(const __u8 *bytes, __u32 len, __u32 has_link)
+{
+	struct td_frame frame = { .bytes = bytes, .linear = len, .len = len };
+
+	return td_plain_headers_len(CONTEXT_USER, &frame, has_link);
+}
+
 /* Where C has what, in the order in which src/sys/headers.rs has it for Rust: a test compares them.
  */
 const __u32 tapdeck_headers_layout[] = {

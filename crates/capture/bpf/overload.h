@@ -16,7 +16,7 @@
 
 #ifdef TD_SHED
 
-#include "read.h"
+#include "headers.h"
 
 static __always_inline struct td_shed *shed_of_ring(__u32 index);
 
@@ -83,37 +83,34 @@ static __always_inline void look_at_fill(struct td_ring *ring, __u32 block, __u3
 		*shed_to = next;
 }
 
-/* How many bytes the headers of a frame have, as td_headers_len() says. */
 __noinline __u32 headers_len_xdp(struct xdp_md *ctx)
 {
-	__u8 buffer[TD_HEADERS_LEN];
-	const __u8 *at = td_view(CONTEXT_XDP, ctx, TD_HEADERS_AT, TD_HEADERS_LEN, buffer);
-
-	return at ? td_headers_len(at) : TD_SHED_LEAST;
+	return td_plain_headers_len(CONTEXT_XDP, ctx, params.link_header);
 }
 
 __noinline __u32 headers_len_skb(struct __sk_buff *ctx)
 {
-	__u8 buffer[TD_HEADERS_LEN];
-	const __u8 *at = td_view(CONTEXT_SKB, ctx, TD_HEADERS_AT, TD_HEADERS_LEN, buffer);
-
-	return at ? td_headers_len(at) : TD_SHED_LEAST;
+	return td_plain_headers_len(CONTEXT_SKB, ctx, params.link_header);
 }
 
+/* As many bytes as are needed of a frame of which no more than the least is kept. */
 static __always_inline __u32 headers_len(enum context context, struct packet *p)
 {
-	/* A tag that is put back makes them longer. */
-	if (!td_has_link(context, p) || p->tag)
-		return TD_SHED_LEAST;
+	__u32 len = 0;
+
 	switch (context) {
 	case CONTEXT_XDP:
-		return headers_len_xdp(p->ctx);
+		len = headers_len_xdp(p->ctx);
+		break;
 	case CONTEXT_SKB:
-		return headers_len_skb(p->ctx);
+		len = headers_len_skb(p->ctx);
+		break;
 	case CONTEXT_NETFILTER:
 		break;
 	}
-	return TD_SHED_LEAST;
+	if (len && p->tag)
+		len += TAG_LEN;
+	return len && len < TD_SHED_LEAST ? len : TD_SHED_LEAST;
 }
 
 /* Says what becomes of a packet of `len` bytes, of which `whole` would be kept otherwise and

@@ -61,11 +61,6 @@ __u32 tapdeck_shed_by_fill(__u32 used, __u32 nblocks, __u32 most, __u32 now)
 	return td_shed_by_fill(used, nblocks, most, now);
 }
 
-__u32 tapdeck_headers_len(const __u8 *at)
-{
-	return td_headers_len(at);
-}
-
 __u32 tapdeck_shed_saves(__u32 whole, __u32 keep, __u32 option)
 {
 	return td_shed_saves(whole, keep, option);

@@ -15,7 +15,6 @@
 #define TAPDECK_SHED_H
 
 #include <linux/types.h>
-#include "numbers.h"
 
 /* Bytes that are kept of a packet when a ring is almost full, or the headers, where they are known
  * to be shorter. */
@@ -26,12 +25,6 @@
 /* An option of an Enhanced Packet Block, from the range for local use: how many bytes of the packet
  * were shed, 32 bits. Without a value: all that the original length has and the block has not. */
 #define TD_OPT_SHED 0xf464
-
-/* Which bytes of an Ethernet frame tell where its headers end: from its type up to where TCP has
- * the length of its header. */
-#define TD_HEADERS_AT 12
-#define TD_HEADERS_LEN 36
-#define TD_ETHERNET_AND_IPV4 34
 
 /* What was shed at a ring. Written by the kernel only, one for each ring, on a cache line of its
  * own. */
@@ -57,30 +50,6 @@ static inline __u32 td_shed_by_fill(__u32 used, __u32 nblocks, __u32 most, __u32
 	if (used * 8 > nblocks * 7)
 		return TD_SHED_HEADERS;
 	return now || used * 4 > nblocks * 3 ? most : 0;
-}
-
-static inline int td_port_of_tunnel(__u32 port)
-{
-	return port == TD_UDP_PORT_GTP_U || port == TD_UDP_PORT_VXLAN ||
-	       port == TD_UDP_PORT_GENEVE || port == TD_UDP_PORT_VXLAN_LINUX;
-}
-
-/*
- * How many bytes the headers of an Ethernet frame have, by TD_HEADERS_LEN of its bytes from
- * TD_HEADERS_AT on: of TCP, and of UDP that holds no tunnel, in IPv4 that is no fragment and has
- * no options. TD_SHED_LEAST for all else and what is longer.
- */
-static inline __u32 td_headers_len(const __u8 *at)
-{
-	__u32 len = TD_SHED_LEAST;
-
-	if (at[0] != 8 || at[1] || at[2] != 0x45 || (at[8] & 0x3f) || at[9])
-		return len;
-	if (at[11] == TD_PROTO_UDP)
-		return td_port_of_tunnel(at[24] << 8 | at[25]) ? len : TD_ETHERNET_AND_IPV4 + 8;
-	if (at[11] == TD_PROTO_TCP)
-		len = TD_ETHERNET_AND_IPV4 + (at[34] >> 4) * 4;
-	return len < TD_ETHERNET_AND_IPV4 + 20 || len > TD_SHED_LEAST ? TD_SHED_LEAST : len;
 }
 
 /*

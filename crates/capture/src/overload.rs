@@ -29,7 +29,10 @@ impl Overload {
 
 #[cfg(test)]
 mod tests {
-    use crate::sys::arithmetic::{headers_len, shed_by_fill, shed_saves};
+    use tapdeck_testkit::frame::{IPV4, IPV6, TCP, UDP, ethernet, ipv4, ipv6, tcp, udp};
+
+    use crate::sys::arithmetic::{shed_by_fill, shed_saves};
+    use crate::sys::headers::plain_headers_len;
 
     /// `TD_SHED_HEADERS`.
     const HEADERS: u32 = 1;
@@ -67,33 +70,42 @@ mod tests {
 
     #[test]
     fn headers_of_udp_and_tcp_are_known_to_be_short() {
-        let mut frame = [0_u8; 128];
-        let mut with = |bytes: &[(usize, u8)]| {
-            frame.fill(0);
-            for (at, byte) in bytes {
-                frame[*at] = *byte;
-            }
-            headers_len(&frame).expect("it is long enough")
+        let framed = |tags: &[[u8; 4]], kind, packet: &[u8]| {
+            ethernet([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1], tags, kind, packet)
         };
-        let ipv4 = |protocol| [(12, 8), (14, 0x45), (23, protocol)];
-        assert_eq!(with(&ipv4(17)), 42);
-        let tcp = |words: u8| [ipv4(6).as_slice(), &[(46, words << 4)]].concat();
-        assert_eq!([5, 6, 7].map(|words| with(&tcp(words))), [54, 58, 62]);
-        assert_eq!([0, 4, 8, 15].map(|words| with(&tcp(words))), [64; 4], "wrong, or long");
-        let udp_and = |at, byte| [ipv4(17).as_slice(), &[(at, byte)]].concat();
-        assert_eq!(with(&udp_and(14, 0x46)), 64, "options of IP");
-        assert_eq!(with(&udp_and(20, 0x20)), 64, "the first fragment");
-        assert_eq!(with(&udp_and(21, 1)), 64, "another fragment");
-        assert_eq!(with(&udp_and(20, 0x40)), 42, "not to be fragmented");
-        let to_port = |port: u16| {
-            let [high, low] = port.to_be_bytes();
-            [ipv4(17).as_slice(), &[(36, high), (37, low)]].concat()
+        let four = |protocol, payload: &[u8]| {
+            ipv4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol, payload)
         };
-        assert_eq!([2152, 4789, 6081, 8472].map(|port| with(&to_port(port))), [64; 4], "tunnels");
-        assert_eq!(with(&to_port(4790)), 42);
-        assert_eq!(with(&[(12, 0x86), (13, 0xdd), (14, 0x60), (20, 17)]), 64, "IPv6");
-        assert_eq!(with(&ipv4(1)), 64, "ICMP");
-        assert_eq!(headers_len(&frame[..47]), None);
+        let of_packet = |packet: &[u8]| plain_headers_len(&framed(&[], IPV4, packet), true);
+        let datagram = udp([5000, 9], &[0; 100]);
+        let packet = four(UDP, &datagram);
+        assert_eq!(of_packet(&packet), Some(42));
+        assert_eq!(plain_headers_len(&packet, false), Some(28), "without Ethernet");
+        assert_eq!(plain_headers_len(&framed(&[[0x81, 0, 0, 7]], IPV4, &packet), true), Some(46));
+        let six = ipv6([0; 16].into(), [1; 16].into(), UDP, &datagram);
+        assert_eq!(plain_headers_len(&framed(&[], IPV6, &six), true), Some(62));
+        let words = |words: u8| {
+            let mut segment = tcp([5000, 9], 0, &[0; 100]);
+            segment[12] = words << 4;
+            of_packet(&four(TCP, &segment))
+        };
+        assert_eq!([5, 6, 7, 15].map(words), [54, 58, 62, 94].map(Some));
+        assert_eq!([0, 4].map(words), [None; 2], "shorter than any");
+        let with = |at: usize, byte| {
+            let mut packet = packet.clone();
+            packet[at] = byte;
+            of_packet(&packet)
+        };
+        assert_eq!(with(0, 0x46), None, "options of IP");
+        assert_eq!(with(6, 0x20), None, "the first fragment");
+        assert_eq!(with(7, 1), None, "another fragment");
+        assert_eq!(with(6, 0x40), Some(42), "not to be fragmented");
+        assert_eq!(with(9, 1), None, "ICMP");
+        let to_port = |port| of_packet(&four(UDP, &udp([5000, port], &[0; 100])));
+        assert_eq!([2152, 4789, 6081, 8472].map(to_port), [None; 4], "tunnels");
+        let frame = framed(&[], IPV4, &four(TCP, &tcp([5000, 9], 0, &[])));
+        assert_eq!(plain_headers_len(&frame[..46], true), None, "cut before TCP has its length");
+        assert_eq!(plain_headers_len(&[], true), None);
     }
 
     #[test]

@@ -347,6 +347,8 @@ fn is_unread(insn: Insn, read_behind: Registers) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tapdeck_testkit::SplitMix64;
+
     use super::{Constants, fold};
     use crate::filter::ebpf::{
         self, ADD, AND, ARSH, Effect, HALF, Insn, JEQ, JGE, JGT, JLE, JLT, JNE, JSET, JSGE, LSH,
@@ -511,64 +513,44 @@ mod tests {
         assert_eq!(starts, [0, 3]);
     }
 
-    /// Random numbers, the same in each run (SplitMix64).
-    struct Random(u64);
+    /// A number of a kind that goes wrong: small, negative, or at an end.
+    fn constant(random: &mut SplitMix64) -> u32 {
+        let any = random.draw() as u32;
+        random.one(&[0, 1, 9, 31, 0x7fff_ffff, 0x8000_0000, u32::MAX, any])
+    }
 
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ z >> 31
-        }
-
-        fn below(&mut self, most: u64) -> u64 {
-            self.next() % most
-        }
-
-        fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-            choices[self.below(choices.len() as u64) as usize]
-        }
-
-        /// A number of a kind that goes wrong: small, negative, or at an end.
-        fn constant(&mut self) -> u32 {
-            let any = self.next() as u32;
-            self.of(&[0, 1, 9, 31, 0x7fff_ffff, 0x8000_0000, u32::MAX, any])
-        }
-
-        /// An instruction that has at most so many behind it.
-        fn insn(&mut self, behind: usize) -> Insn {
-            let (to, from) = (Reg(self.below(6) as u8), Reg(self.below(6) as u8));
-            let constant = self.constant();
-            let wide = self.below(2) == 0;
-            match self.below(10) {
-                0..=3 => {
-                    let (size, place) = self.of(&[(WORD, 0), (WORD, 4), (WORD, 8), (HALF, 12)]);
-                    load(size, to, Reg(6), place)
+    /// An instruction that has at most so many behind it.
+    fn insn(random: &mut SplitMix64, behind: usize) -> Insn {
+        let (to, from) = (Reg(random.below(6) as u8), Reg(random.below(6) as u8));
+        let constant = constant(random);
+        let wide = random.one_in(2);
+        match random.below(10) {
+            0..=3 => {
+                let (size, place) = random.one(&[(WORD, 0), (WORD, 4), (WORD, 8), (HALF, 12)]);
+                load(size, to, Reg(6), place)
+            }
+            4..=6 => {
+                let all = [ADD, SUB, MUL, OR, AND, XOR, LSH, RSH, ARSH, MOV];
+                let operation = random.one(&all);
+                let is_shift = [LSH, RSH, ARSH].contains(&operation);
+                let constant = if is_shift { constant & 31 } else { constant };
+                match (wide, random.one_in(2)) {
+                    (true, true) => alu64(operation, to, from),
+                    (true, false) => alu64_constant(operation, to, constant as i32),
+                    (false, true) => alu32(operation, to, from),
+                    (false, false) => alu32_constant(operation, to, constant),
                 }
-                4..=6 => {
-                    let all = [ADD, SUB, MUL, OR, AND, XOR, LSH, RSH, ARSH, MOV];
-                    let operation = self.of(&all);
-                    let is_shift = [LSH, RSH, ARSH].contains(&operation);
-                    let constant = if is_shift { constant & 31 } else { constant };
-                    match (wide, self.below(2) == 0) {
-                        (true, true) => alu64(operation, to, from),
-                        (true, false) => alu64_constant(operation, to, constant as i32),
-                        (false, true) => alu32(operation, to, from),
-                        (false, false) => alu32_constant(operation, to, constant),
-                    }
-                }
-                _ => {
-                    let all = [JEQ, JNE, JGT, JGE, JLT, JLE, JSET, JSGE];
-                    let condition = self.of(&all);
-                    let insn = match (wide, self.below(2) == 0) {
-                        (true, true) => jump64(condition, to, from),
-                        (true, false) => jump64_constant(condition, to, constant as i32),
-                        (false, true) => jump32(condition, to, from),
-                        (false, false) => jump32_constant(condition, to, constant),
-                    };
-                    by(self.below(1 + behind as u64 % 7) as i32, insn)
-                }
+            }
+            _ => {
+                let all = [JEQ, JNE, JGT, JGE, JLT, JLE, JSET, JSGE];
+                let condition = random.one(&all);
+                let insn = match (wide, random.one_in(2)) {
+                    (true, true) => jump64(condition, to, from),
+                    (true, false) => jump64_constant(condition, to, constant as i32),
+                    (false, true) => jump32(condition, to, from),
+                    (false, false) => jump32_constant(condition, to, constant),
+                };
+                by(random.below(1 + behind as u64 % 7) as i32, insn)
             }
         }
     }
@@ -657,11 +639,11 @@ mod tests {
     #[test]
     fn programs_come_to_the_same_whatever_they_are() {
         const LEN: usize = 40;
-        let mut random = Random(1);
+        let mut random = SplitMix64(1);
         let mut left_out = 0;
         for _ in 0..20_000 {
             let mut insns = place(Reg(6), 0).to_vec();
-            insns.extend((0..LEN).map(|at| random.insn(LEN - 1 - at)));
+            insns.extend((0..LEN).map(|at| insn(&mut random, LEN - 1 - at)));
             // A call reads r1 to r5, and r0 is moved to where it is not lost.
             insns.extend([alu64(MOV, Reg(7), Reg(0)), call_kernel(5), alu64(MOV, Reg(0), Reg(7))]);
             insns.push(exit());
@@ -669,7 +651,7 @@ mod tests {
             left_out += insns.len() - folded.len();
             for _ in 0..4 {
                 let first =
-                    std::array::from_fn(|_| u64::from(random.constant()) << random.below(33));
+                    std::array::from_fn(|_| u64::from(constant(&mut random)) << random.below(33));
                 assert_eq!(run(&folded, first), run(&insns, first), "{insns:?}");
             }
         }

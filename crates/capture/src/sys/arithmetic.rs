@@ -16,8 +16,6 @@ mod c {
         #[cfg(test)]
         pub safe fn tapdeck_shed_by_fill(used: u32, nblocks: u32, most: u32, now: u32) -> u32;
         #[cfg(test)]
-        pub fn tapdeck_headers_len(at: *const u8) -> u32;
-        #[cfg(test)]
         pub safe fn tapdeck_shed_saves(whole: u32, keep: u32, option: u32) -> u32;
         #[cfg(test)]
         pub safe static tapdeck_layout: [u32; 33];
@@ -84,15 +82,6 @@ pub fn wakes(block: u32, released: u32, awake: bool) -> bool {
 #[cfg(test)]
 pub fn shed_by_fill(used: u32, nblocks: u32, most: u32, now: u32) -> u32 {
     c::tapdeck_shed_by_fill(used, nblocks, most, now)
-}
-
-/// Returns how many bytes the headers of an Ethernet frame have, as far as they are looked at;
-/// `None` of a frame that is too short to look.
-#[cfg(test)]
-pub fn headers_len(frame: &[u8]) -> Option<u32> {
-    let bytes = frame.get(12..48)?;
-    // SAFETY: it reads 36 bytes.
-    Some(unsafe { c::tapdeck_headers_len(bytes.as_ptr()) })
 }
 
 /// Returns whether a packet of which `whole` bytes would be kept takes less room where `keep` are

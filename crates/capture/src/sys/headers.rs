@@ -99,6 +99,8 @@ mod c {
             seed: u64,
             found: *mut FlowFound,
         );
+        #[cfg(test)]
+        pub fn tapdeck_plain_headers_len(bytes: *const u8, len: u32, has_link: u32) -> u32;
     }
 }
 
@@ -152,6 +154,16 @@ pub fn find_flow(frame: &[u8], linear: usize, has_link: bool, tag: u32, seed: u6
         );
     }
     found
+}
+
+/// Returns how many bytes the headers of a frame have; `None` where that takes a closer look.
+#[cfg(test)]
+pub fn plain_headers_len(frame: &[u8], has_link: bool) -> Option<u32> {
+    // SAFETY: the function reads `len` bytes behind the pointer at most, which are the frame's.
+    let len = unsafe {
+        c::tapdeck_plain_headers_len(frame.as_ptr(), frame.len() as u32, has_link.into())
+    };
+    (len > 0).then_some(len)
 }
 
 #[cfg(test)]

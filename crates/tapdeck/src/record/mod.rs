@@ -499,13 +499,13 @@ impl Recording {
     fn next_turn(&mut self) -> Instant {
         let socket = self.control_socket.as_ref();
         let is_group = matches!(self.source, RecordSource::Group(_));
-        let fill = self.source.fill();
-        let is_busy = socket.is_some_and(ControlSocket::is_busy) || fill >= 2;
+        let sixteenths = self.source.sixteenths_filled();
+        let is_busy = socket.is_some_and(ControlSocket::is_busy) || sixteenths >= 2;
         let next = self.schedule.next_with_packets();
         if is_group || is_busy || self.manager.waits() || self.reload.is_under_way() {
             return next.min(Instant::now() + SHORT_TICK);
         }
-        if fill > 0 {
+        if sixteenths > 0 {
             return next.min(Instant::now() + TICK);
         }
         if !self.source.is_empty() {

@@ -241,7 +241,7 @@ impl RecordSource {
     }
 
     /// Returns how much is in use of the ring that is fullest, in 16ths.
-    pub fn fill(&self) -> u64 {
+    pub fn sixteenths_filled(&self) -> u64 {
         let rings = self.captures().iter().flat_map(Capture::rings);
         let fill = |ring: &Arc<RingMemory>| {
             16 * ring.fill_bytes() / u64::from(ring.geometry().ring_bytes())
