@@ -13,6 +13,11 @@ struct sk_buff {
 	unsigned char *data;
 	__u16 mac_header;
 	__u16 queue_mapping;
+	__u32 vlan_all;
+};
+
+struct sk_buff_head {
+	struct sk_buff *next;
 };
 
 struct net_device {
@@ -21,6 +26,12 @@ struct net_device {
 
 struct xdp_buff {
 	__u32 flags;
+};
+
+/* Since 6.3, in drivers/net/veth.c: what a veth hands its XDP program. */
+struct veth_xdp_buff {
+	struct xdp_buff xdp;
+	struct sk_buff *skb;
 };
 
 struct nf_hook_state {
@@ -39,6 +50,7 @@ struct bpf_nf_ctx {
 
 /* Since 6.2. */
 extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+extern void *bpf_rdonly_cast(const void *at, __u32 type) __ksym __weak;
 
 /* Since 6.3, 6.4 and 6.8; only the programs that call them need them. */
 extern int bpf_dynptr_from_skb(struct __sk_buff *skb, __u64 flags,

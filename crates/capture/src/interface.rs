@@ -34,6 +34,13 @@ pub struct Interface {
     pub counters: NicCounters,
 }
 
+impl Interface {
+    /// Returns whether it is an end of a virtual cable.
+    pub fn is_veth(&self) -> bool {
+        self.kind.as_deref() == Some("veth")
+    }
+}
+
 /// What the device counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicCounters {

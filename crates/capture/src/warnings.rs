@@ -16,7 +16,9 @@ pub(crate) fn lost_tags(
     programs: &[Program],
     hands_on_tags: bool,
 ) -> Option<String> {
-    let is_handed_on = hands_on_tags && programs.iter().any(|program| program.is_bound());
+    let is_handed_on = programs
+        .iter()
+        .any(|program| *program == Program::XdpVeth || hands_on_tags && program.is_bound());
     let name = &interface.name;
     // The kernel's core puts tags back at the other hooks.
     let is_lost =

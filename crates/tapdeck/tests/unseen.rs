@@ -17,7 +17,7 @@ use tapdeck_capture::transmit::Tag;
 use tapdeck_packet::pcapng::{Reader, Record};
 use tapdeck_testkit::cable::End;
 use tapdeck_testkit::process::last_json;
-use tapdeck_testkit::{Cable, Net, Running, Sender, Talking, wait_for};
+use tapdeck_testkit::{Cable, Net, Running, Sender, Talking, kernel, wait_for};
 use testbed::daemon::{Daemon, Member};
 use testbed::recorder::{Contents, Recorder, assert_accounted, frame, number};
 
@@ -685,11 +685,12 @@ fn probed(net: &Net) -> String {
     String::from_utf8_lossy(&probe.expect("the program was built").stdout).into_owned()
 }
 
-/// What only a program bound to its device can learn of the driver is done without.
+/// A veth's tags need no program that is bound to its device.
 #[test]
-fn no_program_is_bound_to_its_device_where_that_is_not_wanted() {
+fn tags_of_a_veth_are_recorded_by_a_program_of_its_own() {
     let net = Net::new();
-    for (flags, tags) in [("", true), ("--no-device-bound", false)] {
+    let tags = kernel::at_least((6, 3), "veths that hand on tags");
+    for flags in ["", "--no-device-bound"] {
         let dir = tempfile::tempdir().expect("a directory");
         let store = dir.path().join("store");
         let line = format!("--hook xdp {flags} --dir {}", store.display());
@@ -702,12 +703,52 @@ fn no_program_is_bound_to_its_device_where_that_is_not_wanted() {
         drop(tag);
         wait_seen(&recorder, BEFORE);
         let probe = probed(&net);
-        assert_eq!(probe.contains("tapdeck_xdp_met"), tags, "{flags}: {probe}");
+        assert_eq!(probe.contains("tapdeck_xdp_vet"), tags, "{flags}: {probe}");
         recorder.stop();
         let contents = Contents::of_store(&store);
         let tagged = contents.packets.iter().filter(|p| p.frame[12..14] == [0x88, 0xa8]).count();
         assert_eq!(tagged, if tags { BEFORE as usize } else { 0 }, "{flags}");
     }
+}
+
+/// Another device that comes under a veth's name has no tags where a veth has them.
+#[test]
+fn a_program_for_a_veth_stays_at_veths() {
+    let become_a_tap = |net: &Net| {
+        net.b.run("ip tuntap add dev vb mode tap");
+        net.b.run("ip link set vb up");
+    };
+    let is_for_veths = |net: &Net| {
+        let probe = probed(net);
+        assert!(probe.contains("tapdeck_xdp"), "{probe}");
+        probe.contains("tapdeck_xdp_vet")
+    };
+    let has_tags = kernel::at_least((6, 3), "veths that hand on tags");
+
+    let net = Net::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let line = format!("--hook xdp --dir {}", dir.path().join("store").display());
+    let mut recorder = begin(&net, dir.path(), &line);
+    assert_eq!(is_for_veths(&net), has_tags);
+    net.b.run("ip link del vb");
+    recorder.wait_to_say("vb is gone");
+    become_a_tap(&net);
+    recorder.wait_to_say("vb is back");
+    assert!(!is_for_veths(&net));
+    recorder.stop();
+
+    let net = Net::new();
+    let config = "[[group]]\nname = \"g\"\ninterfaces = [\"vb\"]\nhook = \"xdp\"\n";
+    let mut daemon = Daemon::start(&net, config);
+    let member = Member::start(&mut daemon, "g", "member", "");
+    assert_eq!(is_for_veths(&net), has_tags);
+    net.b.run("ip link del vb");
+    daemon.wait_to_say("vb is gone");
+    become_a_tap(&net);
+    daemon.wait_to_say("vb is back");
+    assert!(!is_for_veths(&net));
+    member.stop();
+    daemon.stop();
 }
 
 /// A member of a group learns what the daemon's hooks were not shown, and records it.

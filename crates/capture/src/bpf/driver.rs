@@ -3,6 +3,9 @@
 //! Only a program bound to its device may ask the driver for a frame's hardware time and for a VLAN
 //! tag that the device took off, and not every driver can be asked. So the bound programs of a hook
 //! are tried where the driver has something to tell, and its plain programs where that fails.
+//!
+//! A veth has a tag in the socket buffer that a frame came in, where a program can read it without
+//! asking. The programs that do are tried first there.
 
 use std::io;
 
@@ -18,25 +21,31 @@ use crate::sys::kernel;
 pub(crate) struct Questions {
     pub(crate) time: bool,
     pub(crate) vlan_tag: bool,
+    /// The device is a veth that has tags beside frames: no question, programs find them.
+    pub(crate) veth: bool,
 }
 
 impl Questions {
     /// Returns the questions that the driver answers, and whose answer is not in the frame already.
     /// Nothing is asked where no program may be bound to the device.
     pub(crate) fn to(interface: &Interface, set: &ProgramSet, device_bound: bool) -> Self {
+        let strips_vlan = || kernel::strips_vlan(&interface.name).unwrap_or(false);
+        let veth = set.veth.is_some() && interface.is_veth() && strips_vlan();
         if set.bound.is_none() || !device_bound {
-            return Self::default();
+            return Self { veth, ..Self::default() };
         }
         let driver = netlink::rx_metadata(interface.index);
         Self {
             time: driver.timestamp && kernel::stamps_received(&interface.name),
-            vlan_tag: driver.vlan_tag && kernel::strips_vlan(&interface.name).unwrap_or(false),
+            vlan_tag: driver.vlan_tag && strips_vlan(),
+            veth,
         }
     }
 }
 
-/// Loads the programs of a hook by `load`: those that ask the driver if the parameters say that
-/// there is something to ask, or else the plain ones. Returns which they were.
+/// Loads the programs of a hook by `load`: those for a veth at one that has tags, unless its driver
+/// must be asked for the time; those that ask the driver if the parameters say that there is
+/// something to ask; or else the plain ones. Returns which they were.
 ///
 /// # Errors
 /// The error of `load` for the plain programs.
@@ -45,6 +54,13 @@ pub(crate) fn load_best<T>(
     params: &Params,
     load: impl Fn(&[Program]) -> io::Result<T>,
 ) -> io::Result<(T, &'static [Program])> {
+    if let Some(veth) = set.veth
+        && params.veth
+        && !params.hardware_time
+        && let Ok(loaded) = load(veth)
+    {
+        return Ok((loaded, veth));
+    }
     if let Some(bound) = set.bound
         && (params.hardware_time || params.hardware_vlan)
         && let Ok(loaded) = load(bound)
@@ -52,4 +68,73 @@ pub(crate) fn load_best<T>(
         return Ok((loaded, bound));
     }
     Ok((load(set.plain)?, set.plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use tapdeck_packet::pcapng::{Reader, Record};
+    use tapdeck_testkit::frame::UdpFrame;
+    use tapdeck_testkit::kernel::at_least;
+    use tapdeck_testkit::{Net, Sender, wait_for};
+
+    use crate::bpf::loaded::Loaded;
+    use crate::bpf::params::Params;
+    use crate::bpf::program::Program;
+    use crate::filter::splice::Filters;
+    use crate::interface::Interface;
+    use crate::ring::RingReader;
+    use crate::sys::kernel::{AttachPoint, attach};
+    use crate::transmit::Tag;
+
+    /// Records at `vb` with one program: a frame without a tag, one with a tag beside it, and one
+    /// without. Returns the type of each frame and what stands behind it.
+    fn recorded_by(net: &Net, which: Program) -> Vec<[u8; 4]> {
+        let (loaded, link) = net.b.inside(|| {
+            let ifindex = Interface::find("vb").expect("made before").index;
+            let params = Params { hardware_vlan: true, consume: true, ..Params::unread(ifindex) };
+            let (loaded, control) =
+                Loaded::new(&[which], &params, &Filters::new()).expect("it loads");
+            control.set_deadline(u64::MAX);
+            let program = loaded.program(which).expect("it is loaded");
+            let link = attach(program.as_fd(), AttachPoint::Xdp { ifindex, generic: false });
+            (loaded, link.expect("nothing else is there"))
+        });
+        let memory = &loaded.rings()[0];
+        let send = |seen| {
+            net.a.inside(|| Sender::on("va").send_all([UdpFrame::default().bytes()]));
+            wait_for("the frame", || memory.packets() == seen);
+        };
+        send(1);
+        let tag = net.a.inside(|| {
+            let va = Interface::find("va").expect("made before");
+            Tag::attach(va.index, 0x6007).expect("a kernel with tcx")
+        });
+        send(2);
+        drop(tag);
+        send(3);
+        drop(link);
+        let mut ring = RingReader::new(memory.clone(), 0);
+        assert!(ring.look());
+        let frames = Reader::inside(ring.begun()).filter_map(|record| match record {
+            Ok(Record::Packet(packet)) => packet.frame[12..16].try_into().ok(),
+            _ => None,
+        });
+        frames.collect()
+    }
+
+    /// One asks the driver and the other reads; each tells frames with a tag from those without.
+    #[test]
+    fn both_programs_that_find_tags_beside_frames_find_the_same() {
+        if !at_least((6, 8), "drivers that tell tags") {
+            return;
+        }
+        let net = Net::new();
+        let ipv4 = [8, 0, 0x45, 0];
+        for which in [Program::XdpMetadata, Program::XdpVeth] {
+            let recorded = recorded_by(&net, which);
+            assert_eq!(recorded, [ipv4, [0x88, 0xa8, 0x60, 7], ipv4], "{which:?}");
+        }
+    }
 }

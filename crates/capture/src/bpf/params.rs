@@ -18,6 +18,9 @@ pub struct Params {
     pub overload: Overload,
     pub hardware_time: bool,
     pub hardware_vlan: bool,
+    /// Whether the device is a veth that has tags beside frames. No program is told: there are
+    /// programs for it.
+    pub veth: bool,
     /// Whether there is a ring for each CPU at the XDP hooks, and not for each receive queue.
     pub by_cpu: bool,
     pub link_header: bool,
@@ -67,6 +70,7 @@ impl Params {
             overload: Overload::Drop,
             hardware_time: false,
             hardware_vlan: false,
+            veth: false,
             by_cpu: false,
             link_header: true,
             filtered: false,

@@ -10,7 +10,7 @@ use crate::bpf::program::Program;
 use crate::filter::splice::Filters;
 use crate::helper::Seat;
 use crate::helper::wire::{Answer, Attached, Fault, Request};
-use crate::hook::ProgramSet;
+use crate::hook::{ProgramSet, Variant};
 use crate::interface::Interface;
 use crate::persist::Place;
 use crate::rules::Images;
@@ -49,6 +49,7 @@ impl KernelHook {
             Request::BeginRules => self.images = Some(Images::at(Box::new(seat.clone()), 1)),
             Request::PutBack => self.images = None,
             Request::SetFilter { program, .. } => self.filters = Filters::of(program.as_ref()),
+            Request::Load { .. } => self.suit(interface),
             _ => {}
         }
         Ok(value)
@@ -76,6 +77,7 @@ impl KernelHook {
             }
             Request::Load { ifindex } => {
                 self.params.ifindex = *ifindex;
+                self.suit(interface);
                 self.reload().map_err(Fault::Load)?;
                 false
             }
@@ -180,6 +182,14 @@ impl KernelHook {
             place.links().remove();
         }
         kernel::wait_for_running_programs();
+    }
+
+    /// Lets go of programs for a veth where another device has come under its name: they would
+    /// read what is not there.
+    fn suit(&mut self, interface: &Interface) {
+        if self.set.variant(self.programs) == Variant::Veth && !interface.is_veth() {
+            self.programs = self.set.plain;
+        }
     }
 
     fn reload(&mut self) -> io::Result<()> {

@@ -20,7 +20,7 @@ use crate::filter::splice::Filters;
 use crate::flows;
 use crate::helper::Seat;
 use crate::helper::wire::{Attached, Fault, Made};
-use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy};
+use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy, Variant};
 use crate::interface::Interface;
 use crate::persist::{self, Place, fnv};
 use crate::ring::{Geometry, GeometryError, Reader, RingMemory};
@@ -96,6 +96,7 @@ impl Opening<'_> {
             overload: config.overload,
             hardware_time: questions.time,
             hardware_vlan: questions.vlan_tag,
+            veth: questions.veth,
             by_cpu: config.hook.ring_unit() == RingUnit::Cpu,
             link_header: interface.link.is_some_and(LinkType::has_header),
             filtered: !self.filters.is_empty(),
@@ -140,18 +141,22 @@ pub(super) fn take_programs(
         Loaded::handed_over(handed, geometry).map_err(|e| explain(interface, config.hook, e))?;
     clock.share_with(control);
     let rings = loaded.rings().to_vec();
-    let questions = Questions { time: made.hardware_time, vlan_tag: made.hardware_vlan };
+    let questions = Questions {
+        time: made.hardware_time,
+        vlan_tag: made.hardware_vlan,
+        veth: made.variant == Variant::Veth,
+    };
     let params = opening.params(questions, made.clock_by_poll);
-    let programs = set.bound.filter(|_| made.bound).unwrap_or(set.plain);
+    let programs = set.programs(made.variant);
     let hook = opening.hook(loaded, set, params);
     Ok((rings, Taking::Kernel(KernelHook { programs, seat: Some(seat), ..hook })))
 }
 
 /// Returns what programs that were loaded are like.
 pub(super) fn made(hook: &KernelHook) -> Made {
-    let KernelHook { params, programs, .. } = hook;
+    let KernelHook { params, programs, set, .. } = hook;
     Made {
-        bound: programs.iter().any(|which| which.is_bound()),
+        variant: set.variant(programs),
         hardware_time: params.hardware_time,
         hardware_vlan: params.hardware_vlan,
         clock_by_poll: params.clock_by_poll,

@@ -358,6 +358,7 @@ impl<L> Port<L> {
             ifindex: interface.index,
             hardware_time: questions.time,
             hardware_vlan: questions.vlan_tag,
+            veth: questions.veth,
             clock_by_poll: by_poll,
             ..self.params
         };
@@ -403,11 +404,11 @@ impl<L> Port<L> {
             Fault::Load(e) => self.refused(&self.constants(), e),
             Fault::Queue(_, e) | Fault::Place(e) => self.explain(e),
         })?;
-        let Made { bound, hardware_time, hardware_vlan, clock_by_poll } = Made::of(made);
+        let Made { variant, hardware_time, hardware_vlan, clock_by_poll } = Made::of(made);
         let ifindex = self.device.interface.index;
         self.params =
             Params { ifindex, hardware_time, hardware_vlan, clock_by_poll, ..self.params };
-        let programs = self.set.bound.filter(|_| bound).unwrap_or(self.set.plain);
+        let programs = self.set.programs(variant);
         Ok(Ready { loaded: None, programs, told: self.told(&self.constants()) })
     }
 

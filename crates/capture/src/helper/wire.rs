@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::filter::cbpf::{ClassicProgram, MAX_INSTRUCTIONS};
+use crate::hook::Variant;
 use crate::{Hook, MAX_RINGS};
 
 /// The longest message there is.
@@ -293,8 +294,7 @@ impl Attached {
 /// What programs of groups that were loaded are like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Made {
-    /// Whether they are bound to their device.
-    pub(crate) bound: bool,
+    pub(crate) variant: Variant,
     /// Whether they ask its driver for the time, and for the VLAN tag.
     pub(crate) hardware_time: bool,
     pub(crate) hardware_vlan: bool,
@@ -304,14 +304,20 @@ pub(crate) struct Made {
 
 impl Made {
     pub(crate) fn word(self) -> u32 {
-        let Self { bound, hardware_time, hardware_vlan, clock_by_poll } = self;
-        let flags = [bound, hardware_time, hardware_vlan, clock_by_poll];
+        let Self { variant, hardware_time, hardware_vlan, clock_by_poll } = self;
+        let (bound, veth) = (variant == Variant::Bound, variant == Variant::Veth);
+        let flags = [bound, hardware_time, hardware_vlan, clock_by_poll, veth];
         (0..).zip(flags).map(|(bit, is)| u32::from(is) << bit).sum()
     }
 
     pub(crate) fn of(word: u32) -> Self {
         let is = |bit: u32| word & 1 << bit != 0;
-        Self { bound: is(0), hardware_time: is(1), hardware_vlan: is(2), clock_by_poll: is(3) }
+        let variant = match (is(0), is(4)) {
+            (true, _) => Variant::Bound,
+            (false, true) => Variant::Veth,
+            (false, false) => Variant::Plain,
+        };
+        Self { variant, hardware_time: is(1), hardware_vlan: is(2), clock_by_poll: is(3) }
     }
 }
 

@@ -118,7 +118,7 @@ pub struct Record {
     #[arg(short = 'p', long)]
     pub no_promiscuous: bool,
 
-    /// Bind no XDP program to its device: without the NIC's time, and without VLAN tags that the
+    /// Bind no XDP program to its device: without the NIC's time, and without VLAN tags that a
     /// NIC takes off
     #[arg(long)]
     pub no_device_bound: bool,

@@ -65,7 +65,7 @@ pub fn fits_link(
     mean: f64,
     interfaces: usize,
 ) -> Result<()> {
-    if interface.kind.as_deref() == Some("veth") {
+    if interface.is_veth() {
         return Ok(());
     }
     let speed = interface.speed_mbit().unwrap_or(None);

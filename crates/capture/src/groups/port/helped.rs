@@ -34,8 +34,8 @@ impl Port {
     /// Says what programs that were loaded are like.
     fn made(&self, ready: &Ready) -> Made {
         let Params { hardware_time, hardware_vlan, clock_by_poll, .. } = self.params;
-        let bound = self.set.bound.is_some_and(|bound| bound == ready.programs);
-        Made { bound, hardware_time, hardware_vlan, clock_by_poll }
+        let variant = self.set.variant(ready.programs);
+        Made { variant, hardware_time, hardware_vlan, clock_by_poll }
     }
 
     /// Does in a helper what takes privileges.
