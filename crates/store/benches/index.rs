@@ -131,6 +131,7 @@ fn main() {
         (Packets::Hosts, 60, false),
         (Packets::New, 60, false),
         (Packets::Flows(16), 594, false),
+        (Packets::Flows(1000), 594, false),
         (Packets::Flows(16), 1514, false),
     ] {
         let blocks = packets.blocks(if is_hot { 1 } else { all }, frame_bytes);

@@ -15,7 +15,7 @@ use tapdeck_packet::{header, pcapng};
 
 use super::granule::{Granule, ShedOf, Summary};
 use super::image::{Draft, Header, hash};
-use super::pairs::{Pairs, Sorted};
+use super::pairs::{Pairs, PlainKeys, Sorted};
 use crate::format::name::SegmentName;
 use crate::io::{Object, prefetch};
 
@@ -251,14 +251,15 @@ impl Builder {
         let number = self.granules.len() as u64 + 1;
         let Some(open) = &mut self.open else { return };
         let granule = &mut open.granule;
-        let captured = u32_at(block, 20) as usize;
+        let Some((head, rest)) = block.split_first_chunk::<28>() else { return };
+        let captured = u32_at(head, 20) as usize;
         let (Some(frame), Some(link)) =
-            (block[28..].get(..captured), self.links.get(u32_at(block, 8) as usize))
+            (rest.get(..captured), self.links.get(u32_at(head, 8) as usize))
         else {
             granule.opaque = true;
             return;
         };
-        let time = u64::from(u32_at(block, 12)) << 32 | u64::from(u32_at(block, 16));
+        let time = u64::from(u32_at(head, 12)) << 32 | u64::from(u32_at(head, 16));
         let time_ns = i64::try_from(time).unwrap_or(i64::MAX);
         note_time(granule, time_ns);
         // Most packets have no options.
@@ -275,6 +276,7 @@ impl Builder {
             }
             if flow.is_plain() {
                 *known = words;
+                return self.pairs.plain(&flow.keys());
             }
         }
         granule.opaque |= !header::keys(*link, frame, &mut self.pairs);
@@ -419,8 +421,12 @@ fn cost(sorted: &Sorted<'_>) -> u64 {
     4 * keys + 2 * sorted.len() as u64
 }
 
+/// Reads a number; in one load and with one test of the length, which by single bytes it would not
+/// be.
+#[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    let four: &[u8; 4] = bytes[at..].first_chunk().expect("the caller has looked at the length");
+    u32::from_ne_bytes(*four)
 }
 
 /// Returns the block that bytes begin with; `None` where they begin with no whole block. A packet's
@@ -537,6 +543,22 @@ impl Flow {
             && (protocol == ip_protocol::TCP
                 || protocol == ip_protocol::UDP
                     && !header::is_udp_tunnel(u16::from_be_bytes([ports[2], ports[3]])))
+    }
+
+    /// Returns the keys of a plain flow's packet, all that [`header::keys`] finds in it.
+    #[inline]
+    fn keys(&self) -> PlainKeys {
+        let (first, second) = (u64::from_be(self.ether[0]), u64::from_be(self.ether[1]));
+        let addresses = u64::from_be(self.addresses);
+        let ports = u32::from_be(self.ports as u32);
+        PlainKeys {
+            destination_mac: first >> 16,
+            source_mac: (first & 0xffff) << 32 | second >> 32,
+            protocol: (self.ports >> 32) as u8,
+            source: (addresses >> 32) as u32,
+            destination: addresses as u32,
+            ports: [(ports >> 16) as u16, ports as u16],
+        }
     }
 
     /// Returns the flow's words as they are remembered of a granule, whose number is at least 1.

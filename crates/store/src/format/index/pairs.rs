@@ -6,6 +6,7 @@
 //! itself in a granule from being noted again.
 
 use tapdeck_packet::key::{Class, Keys};
+use tapdeck_packet::numbers::ether_type;
 
 /// The places in the memory of a class with long keys, a power of two.
 const PLACES: usize = 4096;
@@ -28,6 +29,17 @@ pub(super) struct Pairs {
     source_ipv6: Ipv6,
     destination_ipv6: Ipv6,
     shed: Ipv6,
+}
+
+/// The keys of TCP or UDP in IPv4 over Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PlainKeys {
+    pub destination_mac: u64,
+    pub source_mac: u64,
+    pub protocol: u8,
+    pub source: u32,
+    pub destination: u32,
+    pub ports: [u16; 2],
 }
 
 /// The pairs of one class, by how long its keys are.
@@ -81,6 +93,20 @@ impl Pairs {
     /// Notes keys from now on in this granule.
     pub fn set_granule(&mut self, granule: u16) {
         self.granule = granule;
+    }
+
+    /// Notes the keys of a packet that has no others.
+    #[inline]
+    pub fn plain(&mut self, keys: &PlainKeys) {
+        let granule = self.granule;
+        self.ether_type.note(ether_type::IPV4, granule);
+        self.protocol.note(keys.protocol.into(), granule);
+        self.destination_mac.note(keys.destination_mac, granule);
+        self.source_mac.note(keys.source_mac, granule);
+        self.source_ipv4.note(keys.source.into(), granule);
+        self.destination_ipv4.note(keys.destination.into(), granule);
+        self.source_port.note(keys.ports[0], granule);
+        self.destination_port.note(keys.ports[1], granule);
     }
 
     /// Returns how many pairs the fullest class has.
