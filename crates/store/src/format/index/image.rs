@@ -33,6 +33,8 @@ const GROUP: usize = 256;
 const KEYS: usize = 8 << 10;
 /// The longest section or directory of an index that is not damaged, and more.
 const LONGEST: u64 = 8 << 20;
+/// Bytes of sections that are read at once, unless one alone is longer.
+const ROW: u64 = 256 << 10;
 /// The most granules of an index that is not damaged: those of 2 TiB.
 const MOST_GRANULES: u32 = 1 << 24;
 /// Memory that one section's granules take at most.
@@ -607,42 +609,80 @@ impl Image {
     }
 
     pub fn read(&mut self, section: Section) -> io::Result<Vec<u8>> {
-        let end = section.offset.saturating_add(u64::from(section.len));
-        if end > self.len || u64::from(section.len) > LONGEST {
-            return Err(damaged("a section is outside of it"));
-        }
-        let mut bytes = vec![0; section.len as usize];
-        self.source.read_exact_at(&mut bytes, self.base + section.offset)?;
-        self.bytes_read += u64::from(section.len);
-        if crc32c::crc32c(&bytes) != section.checksum {
-            return Err(damaged("the checksum of a section is wrong"));
-        }
-        Ok(bytes)
+        let mut read = Vec::new();
+        self.read_each(&[section], |_, bytes| {
+            read = bytes.to_vec();
+            Ok(())
+        })?;
+        Ok(read)
     }
 
-    /// Returns the granules of a group.
-    pub fn group(&mut self, group: &GranuleRun) -> io::Result<Vec<Granule>> {
-        decode_granules(&self.read(group.section)?, group.count, &mut Room::of(GROUP_ROOM))
+    /// Hands the bytes of each of some sections to `each`, with its number among them. Sections
+    /// that lie one behind the other are read at once: a read takes longer to come than its bytes
+    /// do.
+    fn read_each(
+        &mut self,
+        sections: &[Section],
+        mut each: impl FnMut(usize, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut buffer = Vec::new();
+        let mut first = 0;
+        while first < sections.len() {
+            let start = sections[first].offset;
+            let (mut end, mut next) = (start, first);
+            while let Some(section) = sections.get(next) {
+                let longer = section.offset.saturating_add(u64::from(section.len));
+                if longer > self.len || u64::from(section.len) > LONGEST {
+                    return Err(damaged("a section is outside of it"));
+                }
+                if next > first && (section.offset != end || longer - start > ROW) {
+                    break;
+                }
+                (end, next) = (longer, next + 1);
+            }
+            buffer.resize((end - start) as usize, 0);
+            self.source.read_exact_at(&mut buffer, self.base + start)?;
+            self.bytes_read += end - start;
+            for (number, section) in (first..).zip(&sections[first..next]) {
+                let at = (section.offset - start) as usize;
+                let bytes = &buffer[at..at + section.len as usize];
+                if crc32c::crc32c(bytes) != section.checksum {
+                    return Err(damaged("the checksum of a section is wrong"));
+                }
+                each(number, bytes)?;
+            }
+            first = next;
+        }
+        Ok(())
+    }
+
+    /// Hands the granules of some groups to `each`, with the group.
+    pub fn groups(
+        &mut self,
+        groups: &[GranuleRun],
+        mut each: impl FnMut(&GranuleRun, Vec<Granule>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let sections: Vec<Section> = groups.iter().map(|group| group.section).collect();
+        self.read_each(&sections, |number, bytes| {
+            let group = &groups[number];
+            each(group, decode_granules(bytes, group.count, &mut Room::of(GROUP_ROOM))?)
+        })
     }
 
     /// Returns all granules, which take up `room`.
     pub fn granules(&mut self, room: &mut Room) -> io::Result<Vec<Granule>> {
         let mut all = Vec::new();
-        for number in 0..self.directory.groups.len() {
-            let group = self.directory.groups[number].clone();
-            let group = self.group(&group)?;
-            group.iter().try_for_each(|granule| granule.take_up(room))?;
-            all.extend(group);
-        }
+        self.groups(&self.directory.groups.clone(), |_, granules| {
+            granules.iter().try_for_each(|granule| granule.take_up(room))?;
+            all.extend(granules);
+            Ok(())
+        })?;
         Ok(all)
     }
 
     /// Reads all granules and all keys.
     pub fn read_all(&mut self) -> io::Result<()> {
-        for number in 0..self.directory.groups.len() {
-            let group = self.directory.groups[number].clone();
-            self.group(&group)?;
-        }
+        self.groups(&self.directory.groups.clone(), |_, _| Ok(()))?;
         Class::ALL.into_iter().try_for_each(|class| self.entries(class, 0, u128::MAX, |_, _, _| {}))
     }
 
@@ -661,9 +701,9 @@ impl Image {
         let upto = dictionary.sections.partition_point(|(key, _)| *key <= last);
         let sections: Vec<Section> =
             dictionary.sections[from..upto.max(from)].iter().map(|s| s.1).collect();
-        for section in sections {
-            let bytes = self.read(section)?;
-            let mut entries = Entries::new(&bytes, width, self.directory.granules);
+        let granules = self.directory.granules;
+        self.read_each(&sections, |_, bytes| {
+            let mut entries = Entries::new(bytes, width, granules);
             while let Some(key) = entries.next(|key, a, b| {
                 if (first..=last).contains(&key) {
                     each(key, a, b);
@@ -673,8 +713,8 @@ impl Image {
                     break;
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Returns a section of a class by its number; `None` behind the last.

@@ -13,7 +13,7 @@ use tapdeck_packet::key::{Class, Plan};
 
 use super::code::{Room, damaged};
 use super::granule::{Granule, Summary};
-use super::image::{Image, hash};
+use super::image::{GranuleRun, Image, hash};
 use super::merge;
 use super::stretches::joined;
 use super::trust::believe;
@@ -183,13 +183,16 @@ fn select(
     });
     let mut telling = RoaringBitmap::new();
     add(&mut telling, &image.directory.telling);
-    for group in groups {
-        let numbers = group.first..group.first + group.count;
-        let some = |set: &RoaringBitmap| set.range_cardinality(numbers.clone()) > 0;
-        if !wanted.as_ref().is_none_or(some) && !some(&telling) {
-            continue;
-        }
-        for (mut granule, number) in image.group(&group)?.into_iter().zip(numbers) {
+    let numbers = |group: &GranuleRun| group.first..group.first + group.count;
+    let groups: Vec<_> = groups
+        .into_iter()
+        .filter(|group| {
+            let some = |set: &RoaringBitmap| set.range_cardinality(numbers(group)) > 0;
+            wanted.as_ref().is_none_or(some) || some(&telling)
+        })
+        .collect();
+    image.groups(&groups, |group, granules| {
+        for (mut granule, number) in granules.into_iter().zip(numbers(group)) {
             if !reaches(granule.first_ns, granule.last_ns) {
                 continue;
             }
@@ -199,8 +202,8 @@ fn select(
                 to.push(granule);
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 pub(super) fn add(set: &mut RoaringBitmap, runs: &[(u32, u32)]) {

@@ -1,8 +1,10 @@
 //! An index against the packets that it was made from.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::{fs, io};
 
 use tapdeck_packet::header;
 use tapdeck_packet::key::{Class, Keys, Plan};
@@ -14,7 +16,7 @@ use super::close::merge;
 use super::image::rewriting;
 use super::{Builder, Checker, Granule, Index};
 use crate::format::name::SegmentName;
-use crate::io::{Directory, PAGE, object_of};
+use crate::io::{Directory, Object, PAGE, State, object_of};
 use crate::span::Span;
 
 const T0: i64 = 1_767_323_045_000_000_000;
@@ -298,6 +300,45 @@ fn pieces_that_come_late_find_their_place() {
     check(&mut index, &packets, &pieces, true);
 }
 
+/// An object that counts how often it is read.
+#[derive(Debug)]
+struct Counted {
+    bytes: Vec<u8>,
+    reads: AtomicUsize,
+}
+
+impl Object for Counted {
+    fn state(&self) -> io::Result<State> {
+        self.bytes.state()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        self.reads.fetch_add(1, Relaxed);
+        self.bytes.read_at(buffer, at)
+    }
+}
+
+/// Far away, and on a cold disk, each read takes its time however little it is.
+#[test]
+fn neighbouring_sections_are_read_at_once() {
+    const PIECES: usize = 1000;
+    let (mut pieces, _) = segment(11, PIECES, 100, MIX);
+    // No piece lies right behind another, so each is a granule.
+    for (number, (at, _, _)) in (0..).zip(&mut pieces) {
+        *at += number * PAGE as u64;
+    }
+    let segment_len = pieces.last().map_or(0, |(at, _, on_disk)| at + on_disk);
+    let dir = tempfile::tempdir().unwrap();
+    save_log(dir.path(), &log(&pieces));
+    let bytes = close(dir.path(), segment_len);
+    let counted = Arc::new(Counted { bytes, reads: AtomicUsize::new(0) });
+    let mut index = Index::closed(counted.clone(), &name(false), segment_len).unwrap();
+    let opening = counted.reads.swap(0, Relaxed);
+    assert_eq!((opening, index.granules()), (2, PIECES as u64), "its head and its directory");
+    assert_eq!(index.select(&Plan::All, Span::ALL).unwrap().len(), PIECES);
+    assert_eq!(counted.reads.swap(0, Relaxed), 1, "all granules, of four sections");
+}
+
 #[test]
 fn a_log_that_is_being_written_counts_up_to_its_last_whole_chunk() {
     let dir = tempfile::tempdir().unwrap();
@@ -325,7 +366,7 @@ fn damage_is_told_and_never_believed() {
     let path = name(false).index_path(dir.path());
     let all = |class| Plan::Keys { class, first: 0, last: u128::MAX };
     let plans: Vec<Plan> = Class::ALL.into_iter().map(all).chain([Plan::All]).collect();
-    let ask = || -> std::io::Result<Vec<Vec<Granule>>> {
+    let ask = || -> io::Result<Vec<Vec<Granule>>> {
         let mut index =
             Index::open(&Directory::new(dir.path()), &name(false), 1 << 20)?.expect("a file");
         plans.iter().map(|plan| index.select(plan, Span::ALL)).collect()
@@ -506,7 +547,7 @@ fn version_1_is_still_read() {
     later[116..120].copy_from_slice(&checksum.to_le_bytes());
     fs::write(name(false).index_path(dir.path()), &later).unwrap();
     let refused = Index::open(&Directory::new(dir.path()), &name(false), 1 << 30).unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::Unsupported);
+    assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
 }
 
 #[test]
