@@ -28,12 +28,6 @@ struct xdp_buff {
 	__u32 flags;
 };
 
-/* Since 6.3, in drivers/net/veth.c: what a veth hands its XDP program. */
-struct veth_xdp_buff {
-	struct xdp_buff xdp;
-	struct sk_buff *skb;
-};
-
 struct nf_hook_state {
 	struct net_device *in;
 };

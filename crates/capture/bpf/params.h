@@ -35,6 +35,7 @@ struct td_params {
 	__u32 judged;    /* there may be rules: set for record_rules.bpf.c alone */
 	__u32 cutoff;    /* bytes that each flow may have; 0: as many as come */
 	__u32 flow_mask; /* sets of the table of flows, minus one; a power of two, minus one */
+	__u32 veth_skb;  /* XDP at a veth: where the frame's sk_buff is named; 0: nowhere */
 };
 
 /* CPUs that have a clock of their own in clock.h; a power of two. */

@@ -36,6 +36,21 @@ static __always_inline bool ends_here(enum context context, struct packet *p)
 	return params.consume;
 }
 
+/* Returns the VLAN tag of a frame that the stack handed to the far end of a veth: from the sk_buff,
+ * if it came in one. bpf_xdp_metadata_rx_vlan_tag reads it there, too, but is called, which takes
+ * several times as long. */
+static __always_inline __u32 veth_tag(struct xdp_md *ctx)
+{
+	/* The driver may be a module, whose types no pointer can be cast to. So the word is read
+	 * by a type of the kernel's own that begins with such a pointer. */
+	const struct sk_buff_head *at =
+		bpf_rdonly_cast(bpf_cast_to_kern_ctx(ctx) + params.veth_skb,
+				bpf_core_type_id_kernel(struct sk_buff_head));
+	__u32 all = at->next->vlan_all;
+
+	return all ? vlan_tag(all, all >> 16) : 0;
+}
+
 SEC("xdp.frags")
 int tapdeck_xdp(struct xdp_md *ctx)
 {
@@ -45,6 +60,8 @@ int tapdeck_xdp(struct xdp_md *ctx)
 		.ring = xdp_ring(ctx),
 	};
 
+	if (params.veth_skb)
+		p.tag = veth_tag(ctx);
 	return ends_here(CONTEXT_XDP, &p) ? XDP_DROP : XDP_PASS;
 }
 
@@ -65,41 +82,14 @@ int tapdeck_xdp_metadata(struct xdp_md *ctx)
 		if (!bpf_xdp_metadata_rx_timestamp(ctx, &ns))
 			p.hardware_ns = ns;
 	}
-	if (params.hardware_vlan) {
+	if (params.veth_skb) {
+		p.tag = veth_tag(ctx);
+	} else if (params.hardware_vlan) {
 		__u16 proto = 0, tci = 0;
 
 		if (!bpf_xdp_metadata_rx_vlan_tag(ctx, &proto, &tci))
 			p.tag = vlan_tag(proto, tci);
 	}
-	return ends_here(CONTEXT_XDP, &p) ? XDP_DROP : XDP_PASS;
-}
-
-/* Returns the VLAN tag of a frame that the stack handed to the far end of a veth: from the sk_buff,
- * if it came in one. bpf_xdp_metadata_rx_vlan_tag reads it there, too, but is called, which takes
- * several times as long. */
-static __always_inline __u32 veth_tag(struct xdp_md *ctx)
-{
-	/* The driver may be a module, whose types no pointer can be cast to. So the word is read
-	 * by a type of the kernel's own that begins with such a pointer. */
-	const struct sk_buff_head *at = bpf_rdonly_cast(
-		bpf_cast_to_kern_ctx(ctx) + bpf_core_field_offset(struct veth_xdp_buff, skb),
-		bpf_core_type_id_kernel(struct sk_buff_head));
-	__u32 all = at->next->vlan_all;
-
-	return all ? vlan_tag(all, all >> 16) : 0;
-}
-
-/* For a veth, in place of the program that asks the driver. */
-SEC("xdp.frags")
-int tapdeck_xdp_veth(struct xdp_md *ctx)
-{
-	struct packet p = {
-		.ctx = ctx,
-		.len = xdp_len(ctx),
-		.ring = xdp_ring(ctx),
-		.tag = veth_tag(ctx),
-	};
-
 	return ends_here(CONTEXT_XDP, &p) ? XDP_DROP : XDP_PASS;
 }
 

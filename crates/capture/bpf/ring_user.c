@@ -129,6 +129,7 @@ const __u32 tapdeck_params_layout[] = {
 	offsetof(struct td_params, judged),
 	offsetof(struct td_params, cutoff),
 	offsetof(struct td_params, flow_mask),
+	offsetof(struct td_params, veth_skb),
 	sizeof(struct td_flush),
 	offsetof(struct td_flush, ring),
 	offsetof(struct td_flush, block),

@@ -93,39 +93,6 @@ pub(crate) struct ProgramSet {
     pub(crate) plain: &'static [Program],
     /// Programs bound to their device, which can ask its driver for time and VLAN tag.
     pub(crate) bound: Option<&'static [Program]>,
-    /// Programs for a veth, which need not ask for the VLAN tag.
-    pub(crate) veth: Option<&'static [Program]>,
-}
-
-/// Which of a hook's programs are loaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Variant {
-    #[default]
-    Plain,
-    Bound,
-    Veth,
-}
-
-impl ProgramSet {
-    /// Returns the programs of this kind, or the plain ones where the hook has none.
-    pub(crate) fn programs(&self, variant: Variant) -> &'static [Program] {
-        match variant {
-            Variant::Plain => None,
-            Variant::Bound => self.bound,
-            Variant::Veth => self.veth,
-        }
-        .unwrap_or(self.plain)
-    }
-
-    /// Returns of which kind these programs are.
-    pub(crate) fn variant(&self, programs: &[Program]) -> Variant {
-        let variants = [Variant::Bound, Variant::Veth];
-        let is = |variant: &Variant| self.programs(*variant) == programs;
-        match variants.into_iter().find(is) {
-            Some(variant) if programs != self.plain => variant,
-            _ => Variant::Plain,
-        }
-    }
 }
 
 /// How a packet socket is read.
@@ -255,7 +222,6 @@ hooks! {
             place: AttachPlace::Xdp(XdpMode::Driver),
             plain: &[Program::Xdp],
             bound: Some(&[Program::XdpMetadata]),
-            veth: Some(&[Program::XdpVeth]),
         }),
         ring_unit: RingUnit::Queue,
         sees: Sees::Inbound,
@@ -279,7 +245,6 @@ hooks! {
             place: AttachPlace::Xdp(XdpMode::Generic),
             plain: &[Program::Xdp],
             bound: None,
-            veth: None,
         }),
         ring_unit: RingUnit::Cpu,
         sees: Sees::Inbound,
@@ -303,7 +268,6 @@ hooks! {
             place: AttachPlace::Tcx,
             plain: &[Program::Ingress, Program::Egress],
             bound: None,
-            veth: None,
         }),
         ring_unit: RingUnit::Cpu,
         sees: Sees::BothWays,
@@ -331,7 +295,6 @@ hooks! {
             place: AttachPlace::Netfilter,
             plain: &[Program::Netfilter],
             bound: None,
-            veth: None,
         }),
         ring_unit: RingUnit::Cpu,
         sees: Sees::InboundIp,

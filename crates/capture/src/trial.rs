@@ -234,7 +234,7 @@ impl Trial {
             return Err(io::Error::other("no program of this hook writes into rings"));
         };
         let kind = match which {
-            Program::Xdp | Program::XdpMetadata | Program::XdpVeth | Program::Redirect => "xdp",
+            Program::Xdp | Program::XdpMetadata | Program::Redirect => "xdp",
             Program::Ingress | Program::Egress | Program::SocketJudge => "skb",
             Program::Netfilter => "netfilter",
         };
@@ -316,7 +316,6 @@ fn context_of(which: Program) -> Vec<u8> {
         }
         Program::Xdp
         | Program::XdpMetadata
-        | Program::XdpVeth
         | Program::Redirect
         | Program::Ingress
         | Program::Egress

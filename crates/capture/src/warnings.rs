@@ -2,6 +2,7 @@
 
 use crate::Hook;
 use crate::attach::CLSACT_PRIORITY;
+use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::hook::AttachPlace;
 use crate::interface::Interface;
@@ -14,11 +15,10 @@ pub(crate) fn lost_tags(
     interface: &Interface,
     hook: Hook,
     programs: &[Program],
-    hands_on_tags: bool,
+    params: Option<&Params>,
 ) -> Option<String> {
-    let is_handed_on = programs
-        .iter()
-        .any(|program| *program == Program::XdpVeth || hands_on_tags && program.is_bound());
+    let ask = programs.iter().any(|program| program.is_bound());
+    let is_handed_on = params.is_some_and(|params| params.veth || params.hardware_vlan && ask);
     let name = &interface.name;
     // The kernel's core puts tags back at the other hooks.
     let is_lost =

@@ -4,24 +4,24 @@
 //! tag that the device took off, and not every driver can be asked. So the bound programs of a hook
 //! are tried where the driver has something to tell, and its plain programs where that fails.
 //!
-//! A veth has a tag in the socket buffer that a frame came in, where a program can read it without
-//! asking. The programs that do are tried first there.
+//! A veth names the socket buffer that a frame came in, which has its tag. Programs read it there
+//! and need not ask.
 
 use std::io;
 
 use super::params::Params;
 use super::program::Program;
-use crate::hook::ProgramSet;
+use crate::hook::{AttachPlace, ProgramSet, XdpMode};
 use crate::interface::Interface;
 use crate::netlink;
-use crate::sys::kernel;
+use crate::sys::{btf, kernel};
 
 /// What the programs of a hook shall ask a driver for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Questions {
     pub(crate) time: bool,
     pub(crate) vlan_tag: bool,
-    /// The device is a veth that has tags beside frames: no question, programs find them.
+    /// No question: the device is a veth, where programs find the tag.
     pub(crate) veth: bool,
 }
 
@@ -29,40 +29,43 @@ impl Questions {
     /// Returns the questions that the driver answers, and whose answer is not in the frame already.
     /// Nothing is asked where no program may be bound to the device.
     pub(crate) fn to(interface: &Interface, set: &ProgramSet, device_bound: bool) -> Self {
-        let strips_vlan = || kernel::strips_vlan(&interface.name).unwrap_or(false);
-        let veth = set.veth.is_some() && interface.is_veth() && strips_vlan();
+        let veth = Self::finds_tags(interface, set);
         if set.bound.is_none() || !device_bound {
             return Self { veth, ..Self::default() };
         }
         let driver = netlink::rx_metadata(interface.index);
         Self {
             time: driver.timestamp && kernel::stamps_received(&interface.name),
-            vlan_tag: driver.vlan_tag && strips_vlan(),
+            vlan_tag: driver.vlan_tag && strips_vlan(interface),
             veth,
         }
     }
+
+    /// Returns whether programs find tags without asking: in a veth's driver.
+    pub(crate) fn finds_tags(interface: &Interface, set: &ProgramSet) -> bool {
+        set.place == AttachPlace::Xdp(XdpMode::Driver)
+            && interface.is_veth()
+            && strips_vlan(interface)
+            && btf::veth_skb().is_some()
+    }
 }
 
-/// Loads the programs of a hook by `load`: those for a veth at one that has tags, unless its driver
-/// must be asked for the time; those that ask the driver if the parameters say that there is
-/// something to ask; or else the plain ones. Returns which they were.
+fn strips_vlan(interface: &Interface) -> bool {
+    kernel::strips_vlan(&interface.name).unwrap_or(false)
+}
+
+/// Loads the programs of a hook by `load`: those that ask the driver if the parameters say that
+/// there is something to ask, or else the plain ones. Returns which they were.
 ///
 /// # Errors
 /// The error of `load` for the plain programs.
 pub(crate) fn load_best<T>(
     set: &ProgramSet,
     params: &Params,
-    load: impl Fn(&[Program]) -> io::Result<T>,
+    mut load: impl FnMut(&[Program]) -> io::Result<T>,
 ) -> io::Result<(T, &'static [Program])> {
-    if let Some(veth) = set.veth
-        && params.veth
-        && !params.hardware_time
-        && let Ok(loaded) = load(veth)
-    {
-        return Ok((loaded, veth));
-    }
     if let Some(bound) = set.bound
-        && (params.hardware_time || params.hardware_vlan)
+        && params.ask_driver()
         && let Ok(loaded) = load(bound)
     {
         return Ok((loaded, bound));
@@ -76,24 +79,28 @@ mod tests {
 
     use tapdeck_packet::pcapng::{Reader, Record};
     use tapdeck_testkit::frame::UdpFrame;
-    use tapdeck_testkit::kernel::at_least;
+    use tapdeck_testkit::kernel::{at_least, version};
     use tapdeck_testkit::{Net, Sender, wait_for};
 
+    use super::Questions;
+    use crate::Hook;
     use crate::bpf::loaded::Loaded;
     use crate::bpf::params::Params;
-    use crate::bpf::program::Program;
+    use crate::bpf::program::Program::{self, Xdp, XdpMetadata};
     use crate::filter::splice::Filters;
+    use crate::hook::TakenBy;
     use crate::interface::Interface;
     use crate::ring::RingReader;
     use crate::sys::kernel::{AttachPoint, attach};
     use crate::transmit::Tag;
 
-    /// Records at `vb` with one program: a frame without a tag, one with a tag beside it, and one
+    /// Records at `vb` with one program, which reads as at a veth or asks: a frame without a tag, one with a tag beside it, and one
     /// without. Returns the type of each frame and what stands behind it.
-    fn recorded_by(net: &Net, which: Program) -> Vec<[u8; 4]> {
+    fn recorded_by(net: &Net, which: Program, veth: bool) -> Vec<[u8; 4]> {
         let (loaded, link) = net.b.inside(|| {
             let ifindex = Interface::find("vb").expect("made before").index;
-            let params = Params { hardware_vlan: true, consume: true, ..Params::unread(ifindex) };
+            let params =
+                Params { hardware_vlan: true, veth, consume: true, ..Params::unread(ifindex) };
             let (loaded, control) =
                 Loaded::new(&[which], &params, &Filters::new()).expect("it loads");
             control.set_deadline(u64::MAX);
@@ -124,17 +131,47 @@ mod tests {
         frames.collect()
     }
 
-    /// One asks the driver and the other reads; each tells frames with a tag from those without.
+    /// Programs tell frames with a tag from those without, whether they read or ask the driver.
     #[test]
-    fn both_programs_that_find_tags_beside_frames_find_the_same() {
+    fn programs_find_tags_beside_frames() {
         if !at_least((6, 8), "drivers that tell tags") {
             return;
         }
         let net = Net::new();
         let ipv4 = [8, 0, 0x45, 0];
-        for which in [Program::XdpMetadata, Program::XdpVeth] {
-            let recorded = recorded_by(&net, which);
-            assert_eq!(recorded, [ipv4, [0x88, 0xa8, 0x60, 7], ipv4], "{which:?}");
+        for (which, veth) in [(XdpMetadata, false), (XdpMetadata, true), (Xdp, true)] {
+            let recorded = recorded_by(&net, which, veth);
+            assert_eq!(recorded, [ipv4, [0x88, 0xa8, 0x60, 7], ipv4], "{which:?}, {veth}");
+        }
+    }
+
+    /// A program that is told so reads what only a veth's driver has.
+    #[test]
+    fn tags_are_to_be_found_at_veths_alone() {
+        if !at_least((6, 3), "veths that hand on tags") {
+            return;
+        }
+        let net = Net::new();
+        net.b.run("ip tuntap add dev tap mode tap");
+        let (tap, veth) = net.b.inside(|| {
+            let find = |name| Interface::find(name).expect("made before");
+            (find("tap"), find("vb"))
+        });
+        for (hook, interface, finds) in [
+            (Hook::Xdp, &veth, true),
+            (Hook::Xdp, &tap, false),
+            (Hook::XdpGeneric, &veth, false),
+            (Hook::Tcx, &veth, false),
+        ] {
+            let TakenBy::Programs(set) = hook.facts().taken_by else { panic!("it has programs") };
+            let found = net.b.inside(|| Questions::finds_tags(interface, &set));
+            assert_eq!(found, finds, "{hook} at {}", interface.name);
+        }
+        let TakenBy::Programs(set) = Hook::Xdp.facts().taken_by else { panic!("it has programs") };
+        for bound in [true, false] {
+            let questions = net.b.inside(|| Questions::to(&veth, &set, bound));
+            let asks = bound && version() >= (6, 8);
+            assert_eq!((questions.vlan_tag, questions.veth), (asks, true), "bound: {bound}");
         }
     }
 }

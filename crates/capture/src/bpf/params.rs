@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use crate::flows;
 use crate::overload::Overload;
 use crate::ring::Geometry;
+use crate::sys::btf;
 use crate::sys::params::TdParams;
 
 /// `struct td_params`, without the fields that follow from the geometry.
@@ -18,8 +19,7 @@ pub struct Params {
     pub overload: Overload,
     pub hardware_time: bool,
     pub hardware_vlan: bool,
-    /// Whether the device is a veth that has tags beside frames. No program is told: there are
-    /// programs for it.
+    /// Whether the device is a veth that names the socket buffer of a frame, which has its tag.
     pub veth: bool,
     /// Whether there is a ring for each CPU at the XDP hooks, and not for each receive queue.
     pub by_cpu: bool,
@@ -83,8 +83,19 @@ impl Params {
         }
     }
 
+    /// Returns whether there is something that only the driver can tell.
+    pub(crate) fn ask_driver(&self) -> bool {
+        self.hardware_time || self.hardware_vlan && !self.veth
+    }
+
+    /// Returns what programs are told of what they shall do, whatever the kernel is like.
+    pub(crate) fn told(&self) -> Vec<u8> {
+        Self { veth: false, ..*self }.bytes()
+    }
+
     /// Returns the structure as the programs have it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
+        let veth_skb = if self.veth { btf::veth_skb() } else { None };
         let g = &self.geometry;
         let params = TdParams {
             nrings: g.nrings,
@@ -109,6 +120,7 @@ impl Params {
             judged: self.judged.into(),
             cutoff: self.cutoff,
             flow_mask: self.flow_sets - 1,
+            veth_skb: veth_skb.unwrap_or(0),
             most_direct: self.most_direct,
         };
         params.bytes().to_vec()

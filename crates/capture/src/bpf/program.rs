@@ -6,8 +6,6 @@ pub enum Program {
     Xdp,
     /// The XDP program that is bound to its device and asks the driver for time and VLAN tag.
     XdpMetadata,
-    /// The XDP program that finds a frame's VLAN tag where a veth has it.
-    XdpVeth,
     Ingress,
     Egress,
     Netfilter,
@@ -22,7 +20,6 @@ impl Program {
         match self {
             Self::XdpMetadata => true,
             Self::Xdp
-            | Self::XdpVeth
             | Self::Ingress
             | Self::Egress
             | Self::Netfilter
@@ -36,7 +33,6 @@ impl Program {
         match self {
             Self::Xdp => "tapdeck_xdp",
             Self::XdpMetadata => "tapdeck_xdp_metadata",
-            Self::XdpVeth => "tapdeck_xdp_veth",
             Self::Ingress => "tapdeck_ingress",
             Self::Egress => "tapdeck_egress",
             Self::Netfilter => "tapdeck_netfilter",

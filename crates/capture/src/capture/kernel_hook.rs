@@ -4,13 +4,14 @@
 use std::io;
 
 use crate::attach::Links;
+use crate::bpf::driver::{Questions, load_best};
 use crate::bpf::loaded::{Loaded, Replaced};
 use crate::bpf::params::Params;
 use crate::bpf::program::Program;
 use crate::filter::splice::Filters;
 use crate::helper::Seat;
 use crate::helper::wire::{Answer, Attached, Fault, Request};
-use crate::hook::{ProgramSet, Variant};
+use crate::hook::ProgramSet;
 use crate::interface::Interface;
 use crate::persist::Place;
 use crate::rules::Images;
@@ -49,7 +50,12 @@ impl KernelHook {
             Request::BeginRules => self.images = Some(Images::at(Box::new(seat.clone()), 1)),
             Request::PutBack => self.images = None,
             Request::SetFilter { program, .. } => self.filters = Filters::of(program.as_ref()),
-            Request::Load { .. } => self.suit(interface),
+            Request::Load { .. } if self.is_changed(interface) => {
+                self.params.veth = !self.params.veth;
+                // Those that the helper takes as well, if they can be loaded.
+                let bound = self.set.bound.filter(|_| self.params.ask_driver());
+                self.programs = bound.unwrap_or(self.set.plain);
+            }
             _ => {}
         }
         Ok(value)
@@ -71,14 +77,17 @@ impl KernelHook {
                 false
             }
             Request::Restore => {
+                // Another device may have got the number of one that is gone.
+                if self.params.veth && !interface.is_veth() {
+                    self.reload_for(interface).map_err(Fault::Load)?;
+                }
                 let Self { links, loaded, .. } = self;
                 let restored = links.restore(interface, &|which| loaded.program(which));
                 restored.map_err(Fault::Place)?
             }
             Request::Load { ifindex } => {
                 self.params.ifindex = *ifindex;
-                self.suit(interface);
-                self.reload().map_err(Fault::Load)?;
+                self.reload_for(interface).map_err(Fault::Load)?;
                 false
             }
             Request::TakeQueues => {
@@ -184,12 +193,23 @@ impl KernelHook {
         kernel::wait_for_running_programs();
     }
 
-    /// Lets go of programs for a veth where another device has come under its name: they would
-    /// read what is not there.
-    fn suit(&mut self, interface: &Interface) {
-        if self.set.variant(self.programs) == Variant::Veth && !interface.is_veth() {
-            self.programs = self.set.plain;
+    /// Returns whether there is a veth where there was none, or none any more where there was one.
+    /// A program for a veth reads what other drivers do not have.
+    fn is_changed(&self, interface: &Interface) -> bool {
+        self.params.veth != Questions::finds_tags(interface, &self.set)
+    }
+
+    /// Loads the programs for a device that may be another than before.
+    fn reload_for(&mut self, interface: &Interface) -> io::Result<()> {
+        if !self.is_changed(interface) {
+            return self.reload();
         }
+        let Self { loaded, set, params, filters, .. } = self;
+        let changed = Params { veth: !params.veth, ..*params };
+        let load = |programs: &[Program]| loaded.reload(programs, &changed, filters);
+        let (_, programs) = load_best(set, &changed, load)?;
+        (self.programs, self.params) = (programs, changed);
+        Ok(())
     }
 
     fn reload(&mut self) -> io::Result<()> {

@@ -20,7 +20,7 @@ use crate::filter::splice::Filters;
 use crate::flows;
 use crate::helper::Seat;
 use crate::helper::wire::{Attached, Fault, Made};
-use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy, Variant};
+use crate::hook::{ProgramSet, RingUnit, Sockets, TakenBy};
 use crate::interface::Interface;
 use crate::persist::{self, Place, fnv};
 use crate::ring::{Geometry, GeometryError, Reader, RingMemory};
@@ -141,24 +141,22 @@ pub(super) fn take_programs(
         Loaded::handed_over(handed, geometry).map_err(|e| explain(interface, config.hook, e))?;
     clock.share_with(control);
     let rings = loaded.rings().to_vec();
-    let questions = Questions {
-        time: made.hardware_time,
-        vlan_tag: made.hardware_vlan,
-        veth: made.variant == Variant::Veth,
-    };
+    let questions =
+        Questions { time: made.hardware_time, vlan_tag: made.hardware_vlan, veth: made.veth };
     let params = opening.params(questions, made.clock_by_poll);
-    let programs = set.programs(made.variant);
+    let programs = set.bound.filter(|_| made.bound).unwrap_or(set.plain);
     let hook = opening.hook(loaded, set, params);
     Ok((rings, Taking::Kernel(KernelHook { programs, seat: Some(seat), ..hook })))
 }
 
 /// Returns what programs that were loaded are like.
 pub(super) fn made(hook: &KernelHook) -> Made {
-    let KernelHook { params, programs, set, .. } = hook;
+    let KernelHook { params, programs, .. } = hook;
     Made {
-        variant: set.variant(programs),
+        bound: programs.iter().any(|which| which.is_bound()),
         hardware_time: params.hardware_time,
         hardware_vlan: params.hardware_vlan,
+        veth: params.veth,
         clock_by_poll: params.clock_by_poll,
     }
 }
@@ -229,7 +227,7 @@ pub(super) fn open_sockets(
 /// programs of whatever version.
 pub(super) fn told(taking: &Taking, config: &Config) -> u64 {
     let Taking::Kernel(hook) = taking else { return 0 };
-    let mut bytes = hook.params.bytes();
+    let mut bytes = hook.params.told();
     bytes.extend(config.filter.as_deref().unwrap_or_default().as_bytes());
     bytes.push(u8::from(config.rules.is_some()));
     fnv(bytes.into_iter())

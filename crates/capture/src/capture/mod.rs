@@ -752,12 +752,12 @@ impl Capture {
         let hook = self.config.hook;
         match &self.taking {
             Taking::Kernel(KernelHook { programs, params, filters, attached, .. }) => {
-                warnings.extend(lost_tags(interface, hook, programs, params.hardware_vlan));
+                warnings.extend(lost_tags(interface, hook, programs, Some(params)));
                 warnings.extend(attached.by_clsact.then(|| stays_behind(interface)));
                 let expression = self.config.filter.as_ref().filter(|_| filters.refuse_all());
                 warnings.extend(expression.map(|text| takes_nothing(interface, text)));
             }
-            Taking::Socket(_) => warnings.extend(lost_tags(interface, hook, &[], false)),
+            Taking::Socket(_) => warnings.extend(lost_tags(interface, hook, &[], None)),
         }
         warnings
     }

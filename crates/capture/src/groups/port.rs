@@ -301,7 +301,7 @@ impl Port {
     pub(super) fn warnings(&self) -> Vec<String> {
         let interface = &self.device.interface;
         let programs = self.ready.as_ref().map_or(&[][..], |ready| ready.programs);
-        let tags = lost_tags(interface, self.hook, programs, self.params.hardware_vlan);
+        let tags = lost_tags(interface, self.hook, programs, Some(&self.params));
         let clsact = self.attached.by_clsact.then(|| stays_behind(interface));
         let entries = self.list.entries.iter().map(|entry| &entry.filter);
         let nothing = entries.filter_map(|Filter { expression, compiled }| {
@@ -404,11 +404,11 @@ impl<L> Port<L> {
             Fault::Load(e) => self.refused(&self.constants(), e),
             Fault::Queue(_, e) | Fault::Place(e) => self.explain(e),
         })?;
-        let Made { variant, hardware_time, hardware_vlan, clock_by_poll } = Made::of(made);
+        let Made { bound, hardware_time, hardware_vlan, clock_by_poll, veth } = Made::of(made);
         let ifindex = self.device.interface.index;
         self.params =
-            Params { ifindex, hardware_time, hardware_vlan, clock_by_poll, ..self.params };
-        let programs = self.set.programs(variant);
+            Params { ifindex, hardware_time, hardware_vlan, clock_by_poll, veth, ..self.params };
+        let programs = self.set.bound.filter(|_| bound).unwrap_or(self.set.plain);
         Ok(Ready { loaded: None, programs, told: self.told(&self.constants()) })
     }
 
@@ -446,6 +446,16 @@ impl<L> Port<L> {
         self.load_here(hub, &constants).map_err(|e| self.refused(&constants, e))
     }
 
+    /// Loads the programs anew where another device has got the number of a veth that is gone: those
+    /// for a veth read what other drivers do not have.
+    fn leave_veth(&mut self, hub: &Hub) -> io::Result<()> {
+        if self.params.veth && !self.device.interface.is_veth() && self.ready.is_some() {
+            self.params.veth = false;
+            self.ready = Some(self.load_here(hub, &self.constants())?);
+        }
+        Ok(())
+    }
+
     fn load_here(&self, hub: &Hub, constants: &Constants) -> io::Result<Ready> {
         let load = |programs: &[Program]| hub.load(programs, constants);
         let (loaded, programs) = load_best(&self.set, &constants.params, load)?;
@@ -470,7 +480,7 @@ impl<L> Port<L> {
     fn told(&self, constants: &Constants) -> u64 {
         let expressions = self.list.entries.iter().flat_map(|entry| &entry.filter.expression);
         let text = expressions.flat_map(|text| text.bytes().chain([0]));
-        let bytes = constants.params.bytes().into_iter().chain(constants.list.clone()).chain(text);
+        let bytes = constants.params.told().into_iter().chain(constants.list.clone()).chain(text);
         fnv(bytes)
     }
 
@@ -640,6 +650,9 @@ impl Port {
         was_abandoned: bool,
         seen: &dyn Fn(&Self) -> Result<u64, Error>,
     ) -> Result<(), Error> {
+        if self.seat.is_none() {
+            self.leave_veth(hub).map_err(|e| self.explain(e))?;
+        }
         let interface = &self.device.interface;
         let restored = match (&self.seat, &self.ready) {
             (Some(seat), _) => {

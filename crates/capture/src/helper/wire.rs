@@ -11,7 +11,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use crate::filter::cbpf::{ClassicProgram, MAX_INSTRUCTIONS};
-use crate::hook::Variant;
 use crate::{Hook, MAX_RINGS};
 
 /// The longest message there is.
@@ -294,30 +293,33 @@ impl Attached {
 /// What programs of groups that were loaded are like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Made {
-    pub(crate) variant: Variant,
+    /// Whether they are bound to their device.
+    pub(crate) bound: bool,
     /// Whether they ask its driver for the time, and for the VLAN tag.
     pub(crate) hardware_time: bool,
     pub(crate) hardware_vlan: bool,
     /// Whether packets of one poll share a reading of the clock.
     pub(crate) clock_by_poll: bool,
+    /// Whether they find tags where a veth has them.
+    pub(crate) veth: bool,
 }
 
 impl Made {
     pub(crate) fn word(self) -> u32 {
-        let Self { variant, hardware_time, hardware_vlan, clock_by_poll } = self;
-        let (bound, veth) = (variant == Variant::Bound, variant == Variant::Veth);
+        let Self { bound, hardware_time, hardware_vlan, clock_by_poll, veth } = self;
         let flags = [bound, hardware_time, hardware_vlan, clock_by_poll, veth];
         (0..).zip(flags).map(|(bit, is)| u32::from(is) << bit).sum()
     }
 
     pub(crate) fn of(word: u32) -> Self {
         let is = |bit: u32| word & 1 << bit != 0;
-        let variant = match (is(0), is(4)) {
-            (true, _) => Variant::Bound,
-            (false, true) => Variant::Veth,
-            (false, false) => Variant::Plain,
-        };
-        Self { variant, hardware_time: is(1), hardware_vlan: is(2), clock_by_poll: is(3) }
+        Self {
+            bound: is(0),
+            hardware_time: is(1),
+            hardware_vlan: is(2),
+            clock_by_poll: is(3),
+            veth: is(4),
+        }
     }
 }
 

@@ -20,7 +20,7 @@ mod c {
         #[cfg(test)]
         pub safe static tapdeck_layout: [u32; 33];
         #[cfg(test)]
-        pub safe static tapdeck_params_layout: [u32; 30];
+        pub safe static tapdeck_params_layout: [u32; 31];
         #[cfg(test)]
         pub safe static tapdeck_serve_layout: [u32; 34];
     }
@@ -100,7 +100,7 @@ pub fn layout() -> [u32; 33] {
 
 /// Sizes and offsets of what programs are told, in the order of `bpf/ring_user.c`.
 #[cfg(test)]
-pub fn params_layout() -> [u32; 30] {
+pub fn params_layout() -> [u32; 31] {
     c::tapdeck_params_layout
 }
 

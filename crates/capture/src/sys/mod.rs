@@ -4,6 +4,7 @@
 
 pub mod afxdp;
 pub mod arithmetic;
+pub mod btf;
 pub mod generate;
 pub mod headers;
 pub mod kernel;

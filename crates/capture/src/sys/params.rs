@@ -32,6 +32,7 @@ pub struct TdParams {
     pub judged: u32,
     pub cutoff: u32,
     pub flow_mask: u32,
+    pub veth_skb: u32,
 }
 
 // SAFETY: integers alone; a test compares size and places with those of the C compiler, so that
@@ -155,6 +156,7 @@ mod tests {
             offset_of!(TdParams, judged),
             offset_of!(TdParams, cutoff),
             offset_of!(TdParams, flow_mask),
+            offset_of!(TdParams, veth_skb),
             size_of::<TdFlush>(),
             offset_of!(TdFlush, ring),
             offset_of!(TdFlush, block),

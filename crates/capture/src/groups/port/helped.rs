@@ -33,9 +33,9 @@ impl Port {
 
     /// Says what programs that were loaded are like.
     fn made(&self, ready: &Ready) -> Made {
-        let Params { hardware_time, hardware_vlan, clock_by_poll, .. } = self.params;
-        let variant = self.set.variant(ready.programs);
-        Made { variant, hardware_time, hardware_vlan, clock_by_poll }
+        let Params { hardware_time, hardware_vlan, clock_by_poll, veth, .. } = self.params;
+        let bound = self.set.bound.is_some_and(|bound| bound == ready.programs);
+        Made { bound, hardware_time, hardware_vlan, clock_by_poll, veth }
     }
 
     /// Does in a helper what takes privileges.
@@ -60,6 +60,7 @@ impl Port {
             Request::Restore => {
                 // It may have another name by now.
                 self.device.refresh_all();
+                self.leave_veth(hub).map_err(Fault::Load)?;
                 let Some(ready) = &self.ready else { return Ok(false.into()) };
                 let program = |which| ready.program(which);
                 let restored = self.links.restore(&self.device.interface, &program);
