@@ -9,8 +9,8 @@ use crate::interface::Interface;
 use crate::probe::{OtherProgram, Programs};
 use crate::sys::kernel;
 
-/// VLAN tags that are lost before the hook. `programs` are those that are loaded, with
-/// `hands_on_tags` if they were told to ask the driver for tags.
+/// VLAN tags that are lost before the hook. `programs` are those that are loaded, and `params` what
+/// they were told; `None` for sockets.
 pub(crate) fn lost_tags(
     interface: &Interface,
     hook: Hook,

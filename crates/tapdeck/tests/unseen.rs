@@ -690,7 +690,8 @@ fn probed(net: &Net) -> String {
 fn tags_of_a_veth_are_recorded_by_programs_that_are_not_bound_to_it() {
     let net = Net::new();
     let tags = kernel::at_least((6, 3), "veths that hand on tags");
-    for flags in ["", "--no-device-bound"] {
+    for (flags, rxvlan) in [("", "on"), ("--no-device-bound", "on"), ("", "off")] {
+        net.b.run(&format!("ethtool -K vb rxvlan {rxvlan}"));
         let dir = tempfile::tempdir().expect("a directory");
         let store = dir.path().join("store");
         let line = format!("--hook xdp {flags} --dir {}", store.display());
@@ -708,7 +709,7 @@ fn tags_of_a_veth_are_recorded_by_programs_that_are_not_bound_to_it() {
         recorder.stop();
         let contents = Contents::of_store(&store);
         let tagged = contents.packets.iter().filter(|p| p.frame[12..14] == [0x88, 0xa8]).count();
-        assert_eq!(tagged, if tags { BEFORE as usize } else { 0 }, "{flags}");
+        assert_eq!(tagged, if tags { BEFORE as usize } else { 0 }, "{flags}, rxvlan {rxvlan}");
     }
 }
 

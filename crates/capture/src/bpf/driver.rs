@@ -36,22 +36,17 @@ impl Questions {
         let driver = netlink::rx_metadata(interface.index);
         Self {
             time: driver.timestamp && kernel::stamps_received(&interface.name),
-            vlan_tag: driver.vlan_tag && strips_vlan(interface),
+            vlan_tag: driver.vlan_tag && kernel::strips_vlan(&interface.name).unwrap_or(false),
             veth,
         }
     }
 
-    /// Returns whether programs find tags without asking: in a veth's driver.
+    /// Returns whether programs find tags without asking: in a veth's driver. Whether a tag stands
+    /// beside a frame is up to who sends at the far end.
     pub(crate) fn finds_tags(interface: &Interface, set: &ProgramSet) -> bool {
-        set.place == AttachPlace::Xdp(XdpMode::Driver)
-            && interface.is_veth()
-            && strips_vlan(interface)
-            && btf::veth_skb().is_some()
+        let in_driver = set.place == AttachPlace::Xdp(XdpMode::Driver);
+        in_driver && interface.is_veth() && btf::veth_skb().is_some()
     }
-}
-
-fn strips_vlan(interface: &Interface) -> bool {
-    kernel::strips_vlan(&interface.name).unwrap_or(false)
 }
 
 /// Loads the programs of a hook by `load`: those that ask the driver if the parameters say that

@@ -1,5 +1,6 @@
 //! What the hook programs are told before they are verified: `struct td_params` of `bpf/params.h`.
 
+use std::mem::offset_of;
 use std::sync::OnceLock;
 
 use crate::flows;
@@ -88,9 +89,11 @@ impl Params {
         self.hardware_time || self.hardware_vlan && !self.veth
     }
 
-    /// Returns what programs are told of what they shall do, whatever the kernel is like.
+    /// Returns what programs are told of what they shall do, without what the kernel is like.
     pub(crate) fn told(&self) -> Vec<u8> {
-        Self { veth: false, ..*self }.bytes()
+        let mut told = self.bytes();
+        told.truncate(offset_of!(TdParams, veth_skb));
+        told
     }
 
     /// Returns the structure as the programs have it.

@@ -79,7 +79,7 @@ impl KernelHook {
             Request::Restore => {
                 // Another device may have got the number of one that is gone.
                 if self.params.veth && !interface.is_veth() {
-                    self.reload_for(interface).map_err(Fault::Load)?;
+                    self.leave_veth().map_err(Fault::Load)?;
                 }
                 let Self { links, loaded, .. } = self;
                 let restored = links.restore(interface, &|which| loaded.program(which));
@@ -193,8 +193,17 @@ impl KernelHook {
         kernel::wait_for_running_programs();
     }
 
+    /// Loads the programs for a device that is no veth any more: those for a veth read what other
+    /// drivers do not have.
+    fn leave_veth(&mut self) -> io::Result<()> {
+        let changed = Params { veth: false, ..self.params };
+        // The links are those of the plain programs, which all veths have.
+        self.loaded.reload(self.set.plain, &changed, &self.filters)?;
+        (self.programs, self.params) = (self.set.plain, changed);
+        Ok(())
+    }
+
     /// Returns whether there is a veth where there was none, or none any more where there was one.
-    /// A program for a veth reads what other drivers do not have.
     fn is_changed(&self, interface: &Interface) -> bool {
         self.params.veth != Questions::finds_tags(interface, &self.set)
     }

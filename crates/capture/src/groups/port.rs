@@ -450,8 +450,13 @@ impl<L> Port<L> {
     /// for a veth read what other drivers do not have.
     fn leave_veth(&mut self, hub: &Hub) -> io::Result<()> {
         if self.params.veth && !self.device.interface.is_veth() && self.ready.is_some() {
+            let mut constants = self.constants();
+            constants.params.veth = false;
+            // The links are those of the plain programs, which all veths have.
+            let loaded = hub.load(self.set.plain, &constants)?;
+            let told = self.told(&constants);
+            self.ready = Some(Ready { loaded: Some(loaded), programs: self.set.plain, told });
             self.params.veth = false;
-            self.ready = Some(self.load_here(hub, &self.constants())?);
         }
         Ok(())
     }
