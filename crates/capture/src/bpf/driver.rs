@@ -89,8 +89,9 @@ mod tests {
     use crate::sys::kernel::{AttachPoint, attach};
     use crate::transmit::Tag;
 
-    /// Records at `vb` with one program, which reads as at a veth or asks: a frame without a tag, one with a tag beside it, and one
-    /// without. Returns the type of each frame and what stands behind it.
+    /// Records at `vb` with one program, which reads as at a veth or asks: a frame without a tag,
+    /// one with a tag beside it, and one without. Returns the type of each frame and what stands
+    /// behind it.
     fn recorded_by(net: &Net, which: Program, veth: bool) -> Vec<[u8; 4]> {
         let (loaded, link) = net.b.inside(|| {
             let ifindex = Interface::find("vb").expect("made before").index;

@@ -407,7 +407,7 @@ impl<L> Port<L> {
         let Made { bound, hardware_time, hardware_vlan, clock_by_poll, veth } = Made::of(made);
         let ifindex = self.device.interface.index;
         self.params =
-            Params { ifindex, hardware_time, hardware_vlan, clock_by_poll, veth, ..self.params };
+            Params { ifindex, hardware_time, hardware_vlan, veth, clock_by_poll, ..self.params };
         let programs = self.set.bound.filter(|_| bound).unwrap_or(self.set.plain);
         Ok(Ready { loaded: None, programs, told: self.told(&self.constants()) })
     }
@@ -446,8 +446,8 @@ impl<L> Port<L> {
         self.load_here(hub, &constants).map_err(|e| self.refused(&constants, e))
     }
 
-    /// Loads the programs anew where another device has got the number of a veth that is gone: those
-    /// for a veth read what other drivers do not have.
+    /// Loads the programs anew where another device has got the number of a veth that is gone:
+    /// those for a veth read what other drivers do not have.
     fn leave_veth(&mut self, hub: &Hub) -> io::Result<()> {
         if self.params.veth && !self.device.interface.is_veth() && self.ready.is_some() {
             let mut constants = self.constants();

@@ -1,12 +1,13 @@
-//! What the kernel tells of types that no program of ours can name: those of its modules.
+//! What the kernel tells of types that hook programs cannot name: those of its modules.
 
-use std::ptr;
+use std::ffi::CStr;
+use std::slice;
 use std::sync::OnceLock;
 
 use libbpf_sys as bpf;
 
 /// What a veth hands its XDP program, since Linux 6.3 (`drivers/net/veth.c`).
-const VETH_XDP_BUFF: &std::ffi::CStr = c"veth_xdp_buff";
+const VETH_XDP_BUFF: &CStr = c"veth_xdp_buff";
 
 /// Returns where behind the beginning of what a veth hands its XDP program the frame's socket
 /// buffer is named; `None` where the kernel has no such place. It is found out once.
@@ -31,7 +32,7 @@ struct Types(*mut bpf::btf);
 
 impl Types {
     /// Returns where a member of a structure lies, in bytes.
-    fn offset(&self, name: &std::ffi::CStr, member: &std::ffi::CStr) -> Option<u32> {
+    fn offset(&self, name: &CStr, member: &CStr) -> Option<u32> {
         if self.0.is_null() {
             return None;
         }
@@ -44,13 +45,13 @@ impl Types {
             let of: *const bpf::btf_type = bpf::btf__type_by_id(self.0, id);
             let info = of.as_ref()?.info;
             let first = of.add(1).cast::<bpf::btf_member>();
-            (std::slice::from_raw_parts(first, (info & 0xffff) as usize), info >> 31 != 0)
+            (slice::from_raw_parts(first, (info & 0xffff) as usize), info >> 31 != 0)
         };
         let found = members.iter().find(|m| {
             // SAFETY: libbpf has looked at the offsets of all names.
             let is = unsafe { bpf::btf__name_by_offset(self.0, m.name_off) };
             // SAFETY: a name of libbpf's ends.
-            !is.is_null() && unsafe { std::ffi::CStr::from_ptr(is) } == member
+            !is.is_null() && unsafe { CStr::from_ptr(is) } == member
         })?;
         let bits = if has_bits { found.offset & 0x00ff_ffff } else { found.offset };
         Some(bits / 8)
@@ -59,7 +60,7 @@ impl Types {
 
 impl Drop for Types {
     fn drop(&mut self) {
-        if !ptr::eq(self.0, ptr::null()) {
+        if !self.0.is_null() {
             // SAFETY: they are this value's own. A module's are dropped before the kernel's.
             unsafe { bpf::btf__free(self.0) };
         }
