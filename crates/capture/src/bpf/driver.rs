@@ -60,7 +60,7 @@ pub(crate) fn load_best<T>(
     mut load: impl FnMut(&[Program]) -> io::Result<T>,
 ) -> io::Result<(T, &'static [Program])> {
     if let Some(bound) = set.bound
-        && params.ask_driver()
+        && params.asks_driver()
         && let Ok(loaded) = load(bound)
     {
         return Ok((loaded, bound));
@@ -87,11 +87,11 @@ mod tests {
     use crate::interface::Interface;
     use crate::ring::RingReader;
     use crate::sys::kernel::{AttachPoint, attach};
-    use crate::transmit::Tag;
+    use crate::transmit::{Flood, Tag};
 
     /// Records at `vb` with one program, which reads as at a veth or asks: a frame without a tag,
-    /// one with a tag beside it, and one without. Returns the type of each frame and what stands
-    /// behind it.
+    /// one with a tag beside it, and one that comes in no socket buffer. Returns the type of each
+    /// frame and what stands behind it.
     fn recorded_by(net: &Net, which: Program, veth: bool) -> Vec<[u8; 4]> {
         let (loaded, link) = net.b.inside(|| {
             let ifindex = Interface::find("vb").expect("made before").index;
@@ -105,18 +105,19 @@ mod tests {
             (loaded, link.expect("nothing else is there"))
         });
         let memory = &loaded.rings()[0];
-        let send = |seen| {
-            net.a.inside(|| Sender::on("va").send_all([UdpFrame::default().bytes()]));
-            wait_for("the frame", || memory.packets() == seen);
-        };
-        send(1);
-        let tag = net.a.inside(|| {
-            let va = Interface::find("va").expect("made before");
-            Tag::attach(va.index, 0x6007).expect("a kernel with tcx")
-        });
-        send(2);
+        let frame = UdpFrame::default().bytes();
+        let send = || net.a.inside(|| Sender::on("va").send_all([&frame]));
+        let wait_until = |seen| wait_for("the frame", || memory.packets() == seen);
+        let va = net.a.inside(|| Interface::find("va").expect("made before").index);
+        send();
+        wait_until(1);
+        let tag = net.a.inside(|| Tag::attach(va, 0x6007).expect("a kernel with tcx"));
+        send();
+        wait_until(2);
         drop(tag);
-        send(3);
+        let flood = net.a.inside(|| Flood::new(va, &frame, 42, 0).expect("root may"));
+        net.a.inside(|| flood.send(1).expect("the far end has a program"));
+        wait_until(3);
         drop(link);
         let mut ring = RingReader::new(memory.clone(), 0);
         assert!(ring.look());

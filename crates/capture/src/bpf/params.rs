@@ -85,7 +85,7 @@ impl Params {
     }
 
     /// Returns whether there is something that only the driver can tell.
-    pub(crate) fn ask_driver(&self) -> bool {
+    pub(crate) fn asks_driver(&self) -> bool {
         self.hardware_time || self.hardware_vlan && !self.veth
     }
 

@@ -50,12 +50,6 @@ impl KernelHook {
             Request::BeginRules => self.images = Some(Images::at(Box::new(seat.clone()), 1)),
             Request::PutBack => self.images = None,
             Request::SetFilter { program, .. } => self.filters = Filters::of(program.as_ref()),
-            Request::Load { .. } if self.is_changed(interface) => {
-                self.params.veth = !self.params.veth;
-                // Those that the helper takes as well, if they can be loaded.
-                let bound = self.set.bound.filter(|_| self.params.ask_driver());
-                self.programs = bound.unwrap_or(self.set.plain);
-            }
             _ => {}
         }
         Ok(value)
@@ -203,18 +197,14 @@ impl KernelHook {
         Ok(())
     }
 
-    /// Returns whether there is a veth where there was none, or none any more where there was one.
-    fn is_changed(&self, interface: &Interface) -> bool {
-        self.params.veth != Questions::finds_tags(interface, &self.set)
-    }
-
     /// Loads the programs for a device that may be another than before.
     fn reload_for(&mut self, interface: &Interface) -> io::Result<()> {
-        if !self.is_changed(interface) {
+        let veth = Questions::finds_tags(interface, &self.set);
+        if veth == self.params.veth {
             return self.reload();
         }
         let Self { loaded, set, params, filters, .. } = self;
-        let changed = Params { veth: !params.veth, ..*params };
+        let changed = Params { veth, ..*params };
         let load = |programs: &[Program]| loaded.reload(programs, &changed, filters);
         let (_, programs) = load_best(set, &changed, load)?;
         (self.programs, self.params) = (programs, changed);
