@@ -169,8 +169,8 @@ impl Image {
     }
 }
 
-/// Returns those of some sections, the first and those behind it, that are read at once because they
-/// lie one behind the other: a read takes longer to come than its bytes do.
+/// Returns the first of some sections and those behind it that are read at once, because they lie
+/// one behind the other: a read takes longer to come than its bytes do.
 fn row_of(sections: &[Section]) -> &[Section] {
     let Some(first) = sections.first() else { return sections };
     let mut end = first.end();
