@@ -11,7 +11,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Options, Spread, frame};
 use rustix::process::Signal;
@@ -22,7 +22,7 @@ use tapdeck_testkit::{Namespace, Net, Running};
 #[derive(Clone, Debug)]
 enum Method {
     Ceiling,
-    Tapdeck { hook: &'static str, store: bool },
+    Tapdeck { hook: &'static str, without: Option<&'static str> },
     Peer { name: &'static str, args: &'static str },
 }
 
@@ -30,8 +30,8 @@ impl Method {
     fn name(&self) -> String {
         match self {
             Self::Ceiling => "XDP_DROP alone".into(),
-            Self::Tapdeck { hook, store: true } => format!("tapdeck {hook}"),
-            Self::Tapdeck { hook, store: false } => format!("tapdeck {hook}, no store"),
+            Self::Tapdeck { hook, without: None } => format!("tapdeck {hook}"),
+            Self::Tapdeck { hook, without: Some(part) } => format!("tapdeck {hook}, no {part}"),
             Self::Peer { name, .. } => (*name).into(),
         }
     }
@@ -50,17 +50,15 @@ const PEERS: [(&str, &str); 4] = [
 ];
 
 fn methods() -> Vec<Method> {
+    let tapdeck = |hook, without| Method::Tapdeck { hook, without };
     let mut m = vec![
         Method::Ceiling,
-        Method::Tapdeck { hook: "xdp", store: true },
-        Method::Tapdeck { hook: "xdp", store: false },
-        Method::Tapdeck { hook: "tcx", store: true },
-        Method::Tapdeck { hook: "netfilter", store: true },
-        Method::Tapdeck { hook: "xdp-generic", store: true },
-        Method::Tapdeck { hook: "tpacket", store: true },
-        Method::Tapdeck { hook: "recv", store: true },
-        Method::Tapdeck { hook: "afxdp", store: true },
+        tapdeck("xdp", None),
+        tapdeck("xdp", Some("index")),
+        tapdeck("xdp", Some("store")),
     ];
+    let others = ["tcx", "netfilter", "xdp-generic", "tpacket", "recv", "afxdp"];
+    m.extend(others.map(|hook| tapdeck(hook, None)));
     m.extend(PEERS.map(|(name, args)| Method::Peer { name, args }));
     m
 }
@@ -68,7 +66,8 @@ fn methods() -> Vec<Method> {
 /// The few that matter most.
 fn main_methods() -> Vec<Method> {
     let mut m = methods();
-    m.retain(|m| matches!(m.name().as_str(), "XDP_DROP alone" | "tapdeck xdp" | "tcpdump"));
+    let those = ["XDP_DROP alone", "tapdeck xdp", "tapdeck xdp, no index", "tcpdump"];
+    m.retain(|m| those.contains(&m.name().as_str()));
     m
 }
 
@@ -92,20 +91,17 @@ fn main() {
         print_machine();
     }
 
-    let flat_out = Load { size: 60, gap_ns: 0, packets, burst: packets, own_core: false };
-    let large = Load {
-        size: 1514,
-        gap_ns: 1514 * 8 / 9,
-        packets: packets / 3 * 2,
-        burst: u32::MAX,
-        own_core: false,
-    };
-    // A generator that needs as long for itself as the design's, and a receiver on the other core.
-    let bursts = Load { burst: 60_000, ..flat_out };
+    let flat_out =
+        Load { size: 60, gap_ns: 0, packets, sender: Sender::Copies, own_core: false, turns: 1 };
+    let large = Load { size: 1514, gap_ns: 1514 * 8 / 9, packets: packets / 3 * 2, ..flat_out };
+    let bursts = Load { sender: Sender::Bursts(60_000), ..flat_out };
+    // The smallest differences are looked for here.
+    let gen_flat_out = Load { sender: Sender::Gen, turns: 4, ..flat_out };
     let two_cores = Load { own_core: true, ..flat_out };
     for (load, methods) in [
         (flat_out, methods()),
         (large, methods()),
+        (gen_flat_out, main_methods()),
         (bursts, main_methods()),
         (two_cores, main_methods()),
     ] {
@@ -115,7 +111,7 @@ fn main() {
         }
         methods.retain(|m| matches!(m, Method::Ceiling) || options.wants("--only", &m.name()));
         let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); methods.len()];
-        for _ in 0..options.runs {
+        for _ in 0..options.runs * load.turns {
             for (method, samples) in methods.iter().zip(&mut samples) {
                 match measure(method, &load) {
                     Ok(sample) => samples.push(sample),
@@ -140,10 +136,24 @@ struct Load {
     size: u32,
     gap_ns: u32,
     packets: u32,
-    /// Frames for one run of the generator's program, each of which takes about 25 ms to set up.
-    burst: u32,
+    sender: Sender,
+    /// How many times as often as others it is measured.
+    turns: usize,
     /// Whether packets are received on core 1, and not by the core that sends them.
     own_core: bool,
+}
+
+/// Who sends. Only the time in which the kernel sends counts where a BPF program does: to set up a
+/// run of it takes about 25 ms, in which the kernel waits for ticks of its clock, so that a run
+/// which ends behind a tick seems to take a tick longer.
+#[derive(Clone, Copy)]
+enum Sender {
+    /// A BPF program that redirects copies of a frame, all in one run of it.
+    Copies,
+    /// So many in each run of it.
+    Bursts(u32),
+    /// `tapdeck gen`, 100 flows.
+    Gen,
 }
 
 fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
@@ -175,18 +185,12 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
     let before = pid.map(used).unwrap_or_default();
     let rx_before = index(&net.b, "vb").counters;
 
-    let seconds = net.a.inside(|| -> Result<f64, String> {
-        common::stay_on_core(0).map_err(|e| e.to_string())?;
-        let flood = Flood::new(from.index, &frame, 42, load.gap_ns).map_err(|e| e.to_string())?;
-        let begin = Instant::now();
-        let mut left = load.packets;
-        while left > 0 {
-            let now = left.min(load.burst);
-            flood.send(now).map_err(|e| e.to_string())?;
-            left -= now;
-        }
-        Ok(begin.elapsed().as_secs_f64())
-    })?;
+    let seconds = match load.sender {
+        Sender::Copies => flood(&net, from.index, &frame, load, load.packets)?,
+        Sender::Bursts(packets) => flood(&net, from.index, &frame, load, packets)?,
+        Sender::Gen => generate(&net, load)?,
+    }
+    .as_secs_f64();
     // What was sent and reached the far end; the rest never left the generator.
     let sent = index(&net.b, "vb").counters.since(rx_before).rx_packets;
     drop(drain);
@@ -222,6 +226,37 @@ fn measure(method: &Method, load: &Load) -> Result<Sample, String> {
     })
 }
 
+/// Floods the interface by runs of so many packets each. Returns how long the kernel says that it
+/// sent.
+fn flood(net: &Net, ifindex: u32, frame: &[u8], load: &Load, run: u32) -> Result<Duration, String> {
+    net.a.inside(|| {
+        common::stay_on_core(0).map_err(|e| e.to_string())?;
+        let flood = Flood::new(ifindex, frame, 42, load.gap_ns).map_err(|e| e.to_string())?;
+        let mut left = load.packets;
+        let mut sending = Duration::ZERO;
+        while left > 0 {
+            let now = left.min(run);
+            sending += flood.send(now).map_err(|e| e.to_string())?;
+            left -= now;
+        }
+        Ok(sending)
+    })
+}
+
+/// Sends by `tapdeck gen`. Returns how long it took.
+fn generate(net: &Net, load: &Load) -> Result<Duration, String> {
+    let Load { size, packets, .. } = load;
+    let line = format!(
+        "-c 0 {} gen -i va --cpu 0 --json - --size {size} --flows 100 --count {packets}",
+        env!("CARGO_BIN_EXE_tapdeck")
+    );
+    let out = net.a.command("taskset").args(line.split_whitespace()).output();
+    let out = out.map_err(|e| e.to_string())?;
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).map_err(|e| e.to_string())?;
+    let seconds = said["elapsed_s"].as_f64().ok_or("it does not say how long it took")?;
+    Ok(Duration::from_secs_f64(seconds))
+}
+
 /// Beside the build, so that recordings land on the disk that is measured and not on a tmpfs.
 fn target_dir() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
@@ -232,9 +267,13 @@ fn start(method: &Method, net: &Net, dir: &Path) -> Result<Option<Running>, Stri
     let mut words = vec!["-c".to_owned(), "1".to_owned()];
     match method {
         Method::Ceiling => return Ok(None),
-        Method::Tapdeck { hook, store } => {
+        Method::Tapdeck { hook, without } => {
             words.push(env!("CARGO_BIN_EXE_tapdeck").into());
-            let to = if *store { format!("--dir {}", path("store")) } else { "--no-store".into() };
+            let to = match without {
+                Some("store") => "--no-store".into(),
+                Some(part) => format!("--dir {} --no-{part}", path("store")),
+                None => format!("--dir {}", path("store")),
+            };
             let deliver =
                 if *hook == "tpacket" || *hook == "recv" { "" } else { "--deliver consume" };
             let line = format!(
@@ -312,11 +351,12 @@ fn count(dir: &Path) -> Result<u64, String> {
 fn print(load: &Load, methods: &[Method], samples: &[Vec<Sample>]) {
     let rate = |s: &Sample| s.stored as f64 / s.seconds;
     let ceiling = Spread::of(samples[0].iter().map(rate)).median;
-    let how = match (load.gap_ns, load.own_core) {
-        (0, _) if load.burst < load.packets => format!("in bursts of {}", load.burst),
-        (0, true) => "flat out, received on the other core".to_owned(),
-        (0, false) => "flat out".to_owned(),
-        (gap, _) => format!("at {:.1} Gbit/s", f64::from(load.size) * 8.0 / f64::from(gap)),
+    let how = match (load.gap_ns, load.own_core, load.sender) {
+        (_, _, Sender::Bursts(packets)) => format!("while bursts of {packets} are sent"),
+        (_, _, Sender::Gen) => "flat out by `tapdeck gen`".to_owned(),
+        (0, true, _) => "flat out, received on the other core".to_owned(),
+        (0, false, _) => "flat out".to_owned(),
+        (gap, ..) => format!("at {:.1} Gbit/s", f64::from(load.size) * 8.0 / f64::from(gap)),
     };
     println!("\n### {}-byte frames, {how}\n", load.size);
     println!(

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
 
@@ -64,8 +65,9 @@ impl Flood {
         Ok(Self { object, frame: frame.to_vec() })
     }
 
-    /// Sends the frame `count` times.
-    pub fn send(&self, count: u32) -> io::Result<()> {
+    /// Sends the frame `count` times. Returns how long the kernel says that it sent: what it takes
+    /// to set a run up and to end it is left out, and so is what is less than a nanosecond a frame.
+    pub fn send(&self, count: u32) -> io::Result<Duration> {
         let program = program(&self.object, "tapdeck_transmit")?;
         let input = ProgramInput {
             data_in: Some(&self.frame),
@@ -73,8 +75,8 @@ impl Flood {
             repeat: count,
             ..ProgramInput::default()
         };
-        program.test_run(input).map_err(|e| io_error(&e))?;
-        Ok(())
+        let output = program.test_run(input).map_err(|e| io_error(&e))?;
+        Ok(output.duration * count)
     }
 }
 

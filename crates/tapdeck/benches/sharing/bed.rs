@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tapdeck_capture::interface::Interface;
@@ -103,9 +103,8 @@ impl Bed {
                 Flood::with_addresses(from.index, &frame, 42, load.gap_ns, &load.pairs)
             };
             let flood = flood.map_err(|e| e.to_string())?;
-            let begin = Instant::now();
-            flood.send(load.packets as u32).map_err(|e| e.to_string())?;
-            Ok(begin.elapsed().as_secs_f64())
+            let sending = flood.send(load.packets as u32).map_err(|e| e.to_string())?;
+            Ok(sending.as_secs_f64())
         })?;
         let received = Self::interface(&self.net.b, "vb").counters.since(to.counters).rx_packets;
         Ok(Sent { packets: received, seconds })
