@@ -3,8 +3,9 @@
  * A claim: space of a ring that is reserved at once for several packets of a NAPI poll, and
  * committed at once. Locked instructions on lines that are in no cache are the dearest part of
  * recording a short packet after the clock. The first packet of a poll reserves for itself alone,
- * so that one that comes by itself pays nothing for this. When the poll has ended, what is left of
- * a claim is given back, or filled where others have reserved behind it.
+ * so that one that comes by itself pays nothing for this. Where claims are used up, polls bring
+ * many: then claims are larger, and the first packet makes one, too. When the poll has ended, what
+ * is left of a claim is given back, or filled where others have reserved behind it.
  *
  * Each CPU has at most one claim, where its clock is. It is for hooks whose packets all come in
  * polls and whose programs nothing interrupts but what runs with interrupts off: a poll of
@@ -63,6 +64,7 @@ static __noinline void settle(struct td_clock *clock)
 		}
 	}
 	commit(&place, block, sums);
+	clock->busy = clock->sums >> TD_PACKET_SHIFT >= TD_CLAIM_PACKETS;
 	clock->claimed = 0;
 	clock->end = at;
 }
@@ -72,7 +74,6 @@ static __noinline void settle(struct td_clock *clock)
 static __always_inline struct td_clock *claimed(const struct place *place, __u32 len)
 {
 	struct td_clock *clock = td_clock_here();
-	__u32 total = len * TD_CLAIM_PACKETS;
 
 	if (is_held(clock))
 		return NULL;
@@ -84,10 +85,14 @@ static __always_inline struct td_clock *claimed(const struct place *place, __u32
 		settle(clock);
 	}
 	/* While payload is shed, each packet is looked at. */
-	if (clock->left && total <= TD_CLAIM_BYTES &&
+	if ((clock->left || clock->busy) && len <= TD_CLAIM_PACKET_BYTES &&
 	    !(params.shed_to && NOW(place->ring->shed_to))) {
 		__u64 word = NOW(place->ring->word);
+		__u32 total = len * TD_CLAIM_PACKETS_BUSY;
 
+		/* Near the end of a block there may be room for fewer. */
+		if (!clock->busy || !td_fits(word, total, params.block_bytes))
+			total = len * TD_CLAIM_PACKETS;
 		if (td_fits(word, total, params.block_bytes) &&
 		    __sync_val_compare_and_swap(&place->ring->word, word, word + total) == word) {
 			clock->block = td_word_block(word);

@@ -93,9 +93,11 @@ struct td_control {
 	__s64 utc_offset_ns[TD_EPOCHS]; /* CLOCK_MONOTONIC + this = UTC */
 };
 
-/* How many packets a claim is for, and how many bytes it has at most. */
+/* How many packets a claim is for, also where polls bring many, and how long each may be in the
+ * ring. */
 #define TD_CLAIM_PACKETS 16
-#define TD_CLAIM_BYTES 4096
+#define TD_CLAIM_PACKETS_BUSY 64
+#define TD_CLAIM_PACKET_BYTES 256
 
 /* How often a reservation is tried again when other producers are faster. */
 #define TD_TRIES 64
