@@ -3,9 +3,10 @@
  * A claim: space of a ring that is reserved at once for several packets of a NAPI poll, and
  * committed at once. Locked instructions on lines that are in no cache are the dearest part of
  * recording a short packet after the clock. The first packet of a poll reserves for itself alone,
- * so that one that comes by itself pays nothing for this. Where claims are used up, polls bring
- * many: then claims are larger, and the first packet makes one, too. When the poll has ended, what
- * is left of a claim is given back, or filled where others have reserved behind it.
+ * so that one that comes by itself pays nothing for this. Where a claim was used by as many packets
+ * as a first one is for, polls bring many: then claims are larger, and the first packet makes one,
+ * too. When the poll has ended, what is left of a claim is given back, or filled where others have
+ * reserved behind it, and then claims are small again.
  *
  * Each CPU has at most one claim, where its clock is. It is for hooks whose packets all come in
  * polls and whose programs nothing interrupts but what runs with interrupts off: a poll of
@@ -47,6 +48,7 @@ static __noinline void settle(struct td_clock *clock)
 	struct place place;
 	__u32 at = clock->at, end = clock->end, block = clock->block;
 	__u64 sums = clock->sums;
+	__u16 busy = sums >> TD_PACKET_SHIFT >= TD_CLAIM_PACKETS;
 
 	if (!place_of(0, clock->claimed - 1, &place))
 		return;
@@ -61,10 +63,11 @@ static __noinline void settle(struct td_clock *clock)
 			fill[1] = end - at;
 			*(__u32 *)bytes_at(&place, block, end - 4) = end - at;
 			sums += td_commit(end - at, 0, 0);
+			busy = 0;
 		}
 	}
 	commit(&place, block, sums);
-	clock->busy = clock->sums >> TD_PACKET_SHIFT >= TD_CLAIM_PACKETS;
+	clock->busy = busy;
 	clock->claimed = 0;
 	clock->end = at;
 }
@@ -84,7 +87,7 @@ static __always_inline struct td_clock *claimed(const struct place *place, __u32
 			return clock;
 		settle(clock);
 	}
-	/* While payload is shed, each packet is looked at. */
+	/* While payload is shed, no claim is made, and each packet is looked at. */
 	if ((clock->left || clock->busy) && len <= TD_CLAIM_PACKET_BYTES &&
 	    !(params.shed_to && NOW(place->ring->shed_to))) {
 		__u64 word = NOW(place->ring->word);

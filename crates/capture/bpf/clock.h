@@ -29,7 +29,7 @@ struct td_clock {
 	__u32 claimed; /* the ring's number, plus one; 0: there is no claim */
 	__u32 block;
 	__u16 epoch;
-	__u16 busy; /* the claim before was used by as many packets as a first one is for */
+	__u16 busy; /* what comes fills claims: they are for many, and a first packet makes one */
 	__u32 at;   /* where in the block the next packet goes */
 	__u32 end;
 	__u64 sums;          /* what is to be added to the block's commit counter */

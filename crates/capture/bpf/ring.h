@@ -93,8 +93,8 @@ struct td_control {
 	__s64 utc_offset_ns[TD_EPOCHS]; /* CLOCK_MONOTONIC + this = UTC */
 };
 
-/* How many packets a claim is for, also where polls bring many, and how long each may be in the
- * ring. */
+/* How many packets like the one that makes it a claim is for, also where polls bring many, and how
+ * long that packet may be in the ring. */
 #define TD_CLAIM_PACKETS 16
 #define TD_CLAIM_PACKETS_BUSY 64
 #define TD_CLAIM_PACKET_BYTES 256

@@ -531,7 +531,8 @@ mod tests {
                     break;
                 }
                 let frame = frame(34 + random.below(200usize), &mut random);
-                let times = 1 + random.below(40u32);
+                // Enough to use up the larger claims that the first ones lead to.
+                let times = 1 + random.below(160u32);
                 run(trial.program.as_fd(), &trial.context, &frame, times).unwrap();
                 sent.extend(std::iter::repeat_n(frame, times as usize));
                 // Whoever closes the block leaves nothing to give back.
