@@ -516,6 +516,43 @@ mod tests {
     }
 
     #[test]
+    fn claims_grow_where_they_are_used_and_nobody_reserves_behind_them() {
+        need_root();
+        const IN_RING: u32 = 92;
+        let frame = frame(60, &mut SplitMix64(1));
+        let duties = Duties { clock_by_poll: true, claims: true, ..Duties::default() };
+        // What a lone packet of the next poll makes a CPU reserve, and what it began at.
+        let lone = |before: u32, closes: bool, poll: &dyn Fn()| {
+            let trial = Trial::of_recorder(Hook::Xdp, 1 << 20, 1 << 16, &duties).unwrap();
+            let (loaded, _) = trial.loaded.downcast_ref::<(Loaded, Option<Images>)>().unwrap();
+            let send = |n| run(trial.program.as_fd(), &trial.context, &frame, n).unwrap();
+            let open = || trial.rings[0].open_block();
+            send(before);
+            let claimed = open().1;
+            if closes {
+                loaded.flush(0, open().0).unwrap();
+            }
+            poll();
+            let begin = open().1;
+            send(1);
+            (claimed / IN_RING, (open().1 - begin) / IN_RING)
+        };
+        with_polls(|poll| {
+            let cases = [
+                ("too few for a larger one", 10, false, (17, 1)),
+                ("used up, so it grows, and then used by few", 18, false, (81, 1)),
+                ("used by many", 40, false, (81, 64)),
+                ("used by many, and closed by others", 40, true, (81, 1)),
+            ];
+            for (what, before, closes, expected) in cases {
+                // A poll of somebody else's may come in between and end a claim.
+                let is_seen = (0..100).any(|_| lone(before, closes, poll) == expected);
+                assert!(is_seen, "{what}: never {expected:?}");
+            }
+        });
+    }
+
+    #[test]
     fn what_is_left_of_a_claim_goes_back_or_is_filled_when_the_poll_ends() {
         need_root();
         let duties = Duties { clock_by_poll: true, claims: true, ..Duties::default() };
