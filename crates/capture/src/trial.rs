@@ -517,11 +517,12 @@ mod tests {
 
     #[test]
     fn claims_grow_where_they_are_used_and_nobody_reserves_behind_them() {
-        need_root();
         const IN_RING: u32 = 92;
+        need_root();
         let frame = frame(60, &mut SplitMix64(1));
         let duties = Duties { clock_by_poll: true, claims: true, ..Duties::default() };
-        // What a lone packet of the next poll makes a CPU reserve, and what it began at.
+        // How many packets' room is reserved after so many of one poll, and how much more by a
+        // lone packet of the next.
         let lone = |before: u32, closes: bool, poll: &dyn Fn()| {
             let trial = Trial::of_recorder(Hook::Xdp, 1 << 20, 1 << 16, &duties).unwrap();
             let (loaded, _) = trial.loaded.downcast_ref::<(Loaded, Option<Images>)>().unwrap();
