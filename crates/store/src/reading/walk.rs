@@ -18,7 +18,7 @@ use tapdeck_packet::ring::Cut;
 
 use super::query::{Described, Note, Packet, Snapshot};
 use crate::format::cutoff;
-use crate::format::index::{GRANULE, Granule, Index};
+use crate::format::index::{GRANULE, Granule, Index, Quarters};
 use crate::format::name::SegmentName;
 use crate::format::segment::{body_end, read_beginning, statistics_told};
 use crate::io::{Access, Object, PAGE, Storage};
@@ -59,7 +59,7 @@ pub struct Walk {
 /// Where a granule lies, and what its index has of it.
 struct Place {
     bytes: Range<u64>,
-    checksum: u32,
+    quarters: Quarters,
     /// The earliest time of its packets.
     first_ns: i64,
 }
@@ -310,10 +310,10 @@ impl Walk {
     fn granule<E>(
         &mut self,
         blocks: &mut Blocks,
-        Place { bytes: place, checksum, .. }: &Place,
+        Place { bytes: place, quarters, .. }: &Place,
         each: &mut impl FnMut(Step<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let is_intact = crc32c::crc32c(blocks.bytes(place)) == *checksum;
+        let is_intact = quarters.are_those_of(blocks.bytes(place));
         let mut failed = None;
         let Self { begun, .. } = &*self;
         let (good, fault) = blocks.parse(place, |_, record| {
@@ -412,8 +412,8 @@ fn granules(
     let Some(mut index) = index.filter(|index| index.summary().complete) else { return Ok(None) };
     let tables = index.tables()?;
     let place = |granule: Granule| {
-        let Granule { place: bytes, checksum, first_ns, .. } = granule;
-        Place { bytes, checksum, first_ns }
+        let Granule { place: bytes, quarters, first_ns, .. } = granule;
+        Place { bytes, quarters, first_ns }
     };
     let places: Vec<Place> = tables.into_iter().flatten().map(place).collect();
     let mut at = body;

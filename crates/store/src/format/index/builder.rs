@@ -13,9 +13,10 @@ use tapdeck_packet::numbers::{ether_type, ip_protocol};
 use tapdeck_packet::pcapng::option;
 use tapdeck_packet::{header, pcapng};
 
-use super::granule::{Granule, ShedOf, Summary};
-use super::image::{Draft, Header, hash};
+use super::granule::{Granule, Quarters, ShedOf, Summary};
+use super::image::{Draft, EntryKind, Header, hash};
 use super::pairs::{Pairs, PlainKeys, Sorted};
+use super::spots::{Spot, add_spot};
 use crate::format::name::SegmentName;
 use crate::io::{Object, prefetch};
 
@@ -50,15 +51,43 @@ pub(crate) struct Builder {
     granules: Vec<Granule>,
     open: Option<Open>,
     covered: u64,
-    /// Where granules end, ascending; `None` where the builder decides.
-    ends: Option<Vec<u64>>,
+    /// Where granules and quarters end; `None` where the builder decides.
+    ends: Option<Ends>,
+}
+
+/// Where the granules of an index end in the segment, and where their quarters do, ascending.
+pub(super) struct Ends {
+    pub granules: Vec<u64>,
+    pub quarters: Vec<u64>,
+}
+
+/// Returns the first of some places behind `at`.
+fn next_behind(ends: &[u64], at: u64) -> u64 {
+    ends.get(ends.partition_point(|end| *end <= at)).copied().unwrap_or(u64::MAX)
 }
 
 /// The granule that packets are added to.
 struct Open {
     granule: Granule,
-    /// CRC32C of the granule's bytes so far.
+    /// Where the open quarter begins, and the CRC32C of its bytes so far.
+    quarter: u64,
     checksum: u32,
+}
+
+impl Open {
+    fn quarter_len(&self) -> u64 {
+        self.granule.place.end - self.quarter
+    }
+
+    fn is_in_last(&self) -> bool {
+        self.granule.quarters.each().len() + 1 >= Quarters::MOST
+    }
+
+    fn end_quarter(&mut self) {
+        let (len, checksum) = (self.quarter_len() as u32, std::mem::take(&mut self.checksum));
+        self.granule.quarters.push(len, checksum);
+        self.quarter = self.granule.place.end;
+    }
 }
 
 /// What an index needs to know of a packet of a file that is no segment.
@@ -86,8 +115,8 @@ impl Builder {
         }
     }
 
-    /// Makes granules end where those of another index do.
-    pub fn with_ends(mut self, ends: Vec<u64>) -> Self {
+    /// Makes granules and quarters end where those of another index do.
+    pub(super) fn with_ends(mut self, ends: Ends) -> Self {
         self.ends = Some(ends);
         self
     }
@@ -96,19 +125,33 @@ impl Builder {
     fn ends(&self, len: u64, at: u64) -> bool {
         match &self.ends {
             None => len >= GRANULE,
-            Some(ends) => ends.binary_search(&at).is_ok(),
+            Some(ends) => ends.granules.binary_search(&at).is_ok(),
         }
     }
 
-    /// Returns a place of the segment up to which the open granule reaches at least, as far as the
+    /// Returns whether the open quarter ends where it has come to, and another may begin.
+    fn quarter_ends(&self) -> bool {
+        let Some(open) = self.open.as_ref().filter(|open| !open.is_in_last()) else { return false };
+        let len = open.quarter_len();
+        let is_end = match &self.ends {
+            None => len >= Quarters::LEN,
+            Some(ends) => ends.quarters.binary_search(&open.granule.place.end).is_ok(),
+        };
+        is_end && len > 0 && u32::try_from(len).is_ok()
+    }
+
+    /// Returns a place of the segment up to which the open quarter reaches at least, as far as the
     /// segment goes on from `at`.
     fn least_end(&self, at: u64) -> u64 {
-        match &self.ends {
-            None => at + GRANULE.saturating_sub(self.open_len()),
-            Some(ends) => {
-                let next = ends.partition_point(|end| *end <= at);
-                ends.get(next).copied().unwrap_or(u64::MAX)
+        if let Some(ends) = &self.ends {
+            return next_behind(&ends.granules, at).min(next_behind(&ends.quarters, at));
+        }
+        let granule = at + GRANULE.saturating_sub(self.open_len());
+        match &self.open {
+            Some(open) if !open.is_in_last() => {
+                granule.min(at + Quarters::LEN.saturating_sub(open.quarter_len()))
             }
+            _ => granule,
         }
     }
 
@@ -117,7 +160,7 @@ impl Builder {
     pub fn add(&mut self, offset: u64, blocks: &[u8], on_disk: u64) {
         self.covered += on_disk;
         self.go_to(offset);
-        // Bytes up to `taken` are part of the open granule, those up to `least` will be.
+        // Bytes up to `taken` are part of the open quarter, those up to `least` will be.
         let (mut at, mut taken, mut least) = (0, 0, 0);
         while at < blocks.len() {
             if at >= taken {
@@ -148,6 +191,7 @@ impl Builder {
                 if self.ends(self.open_len(), offset + at as u64) {
                     self.end_granule();
                 }
+                self.go_to_quarter();
             }
         }
         self.open(offset + taken as u64);
@@ -200,6 +244,18 @@ impl Builder {
         if !goes_on || self.open.is_some() && self.ends(self.open_len(), offset) {
             self.end_granule();
         }
+        self.go_to_quarter();
+    }
+
+    /// Goes on in the next quarter where the open one has as much as it takes. Only called between
+    /// two blocks.
+    fn go_to_quarter(&mut self) {
+        if self.quarter_ends()
+            && let Some(open) = &mut self.open
+        {
+            open.end_quarter();
+            self.pairs.set_quarter(open.granule.quarters.each().len());
+        }
     }
 
     fn open_len(&self) -> u64 {
@@ -216,13 +272,13 @@ impl Builder {
                 first_ns: i64::MAX,
                 last_ns: i64::MIN,
                 packets: 0,
-                checksum: 0,
+                quarters: Quarters::default(),
                 opaque: false,
                 dropped: Vec::new(),
                 shed: Vec::new(),
-                wanted: false,
+                wanted: 0,
             };
-            Open { granule, checksum: 0 }
+            Open { granule, quarter: offset, checksum: 0 }
         })
     }
 
@@ -236,8 +292,9 @@ impl Builder {
 
     /// Ends the granule that packets are added to.
     pub fn end_granule(&mut self) {
-        if let Some(Open { mut granule, checksum }) = self.open.take() {
-            granule.checksum = checksum;
+        if let Some(mut open) = self.open.take() {
+            open.end_quarter();
+            let granule = open.granule;
             for shed in &granule.shed {
                 self.pairs.key(Class::Shed, shed.key());
             }
@@ -271,11 +328,17 @@ impl Builder {
         {
             let known = &mut self.flows[flow.place()];
             let words = flow.in_granule(number);
+            let quarter = 1 << (Flow::QUARTERS + granule.quarters.each().len() as u32);
             if is_same(known, &words) {
+                if known[3] & quarter == 0 {
+                    known[3] |= quarter;
+                    self.pairs.addresses(&flow.keys());
+                }
                 return;
             }
             if flow.is_plain() {
                 *known = words;
+                known[3] |= quarter;
                 return self.pairs.plain(&flow.keys());
             }
         }
@@ -344,7 +407,7 @@ impl Builder {
             segment_len: 0,
             summary: summary(&granules),
         };
-        let mut draft = Draft::new(&mut flush);
+        let mut draft = Draft::new(EntryKind::LOG, &mut flush);
         let written: io::Result<u64> = granules
             .into_iter()
             .try_for_each(|granule| draft.granule(granule))
@@ -365,7 +428,7 @@ impl Builder {
         if class.width() > 2 && sorted.len() > FEW && cost(&sorted) > covered / SHARE {
             let mut hashed: Vec<u32> = (0..sorted.len())
                 .filter_map(|i| sorted.get(i))
-                .map(|(key, granule)| (hash(key) as u32) << 16 | granule)
+                .map(|(key, spot)| (hash(key) as u32) << 16 | spot.granule())
                 .collect();
             hashed.sort_unstable();
             hashed.dedup();
@@ -393,15 +456,15 @@ pub(super) fn write_class(
     draft: &mut Draft<'_>,
     class: Class,
     hashed: bool,
-    pair: impl Fn(usize) -> Option<(u128, u32)>,
+    pair: impl Fn(usize) -> Option<(u128, Spot)>,
 ) -> io::Result<()> {
     let mut at = 0;
-    draft.class(class, hashed, |granules| {
-        let Some((key, granule)) = pair(at) else { return Ok(None) };
-        granules.push(granule);
+    draft.class(class, hashed, |spots| {
+        let Some((key, spot)) = pair(at) else { return Ok(None) };
+        spots.push(spot);
         at += 1;
-        while let Some((_, granule)) = pair(at).filter(|(next, _)| *next == key) {
-            granules.push(granule);
+        while let Some((_, spot)) = pair(at).filter(|(next, _)| *next == key) {
+            add_spot(spots, spot);
             at += 1;
         }
         Ok(Some(key))
@@ -493,11 +556,12 @@ fn whole_blocks(bytes: &[u8]) -> usize {
     at
 }
 
-/// Compares word by word: the words have just been made, each by itself, and a comparison of all at
-/// once would wait until they are in memory.
+/// Compares word by word, all but the quarters: the words have just been made, each by itself, and
+/// a comparison of all at once would wait until they are in memory.
 #[inline]
 fn is_same(a: &[u64; 4], b: &[u64; 4]) -> bool {
-    (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0
+    let quarters = 64 - Flow::QUARTERS;
+    (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) << quarters == 0
 }
 
 /// What tells a packet's flow, as far as it is plain TCP or UDP in IPv4 without options: all that
@@ -561,7 +625,12 @@ impl Flow {
         }
     }
 
-    /// Returns the flow's words as they are remembered of a granule, whose number is at least 1.
+    /// Above the number of the granule in the last word is a bit for each quarter of it in which
+    /// the flow was seen.
+    const QUARTERS: u32 = u64::BITS - Quarters::MOST as u32;
+
+    /// Returns the flow's words as they are remembered of a granule, whose number is at least 1 and
+    /// has 16 bits; without quarters.
     #[inline]
     fn in_granule(&self, number: u64) -> [u64; 4] {
         [self.ether[0], self.ether[1], self.addresses, self.ports | number << 40]

@@ -1,7 +1,7 @@
 //! Does an index say what its segment holds?
 //!
-//! The segment is indexed anew, chunk by chunk, with granules that end where those of the index do;
-//! then both must say the same.
+//! The segment is indexed anew, chunk by chunk, with granules and quarters that end where those of
+//! the index do; then both must say the same.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tapdeck_packet::key::Class;
 use tapdeck_packet::link::LinkType;
 
-use super::builder::Builder;
+use super::builder::{Builder, Ends};
 use super::code::Room;
 use super::granule::Granule;
 use super::image::{Image, hash};
@@ -54,16 +54,25 @@ impl Checker {
     pub fn new(index: Index, name: &SegmentName, links: Vec<LinkType>) -> io::Result<Self> {
         let mut images = Vec::new();
         let mut stretches = Vec::new();
-        let mut ends = Vec::new();
+        let mut ends = Ends { granules: Vec::new(), quarters: Vec::new() };
         let mut room = Room::of(TABLES_ROOM);
         for (i, mut image) in index.images.into_iter().enumerate() {
             stretches.extend(image.directory.parts.iter().map(|part| (i, part.clone())));
             let granules = image.granules(&mut room)?;
-            ends.extend(granules.iter().map(|g| g.place.end));
+            ends.granules.extend(granules.iter().map(|g| g.place.end));
+            for Granule { place, quarters, .. } in &granules {
+                let mut at = place.start;
+                let (_, but_last) = quarters.each().split_last().unzip();
+                for quarter in but_last.unwrap_or_default() {
+                    at += u64::from(quarter.len);
+                    ends.quarters.push(at);
+                }
+            }
             images.push((image, granules));
         }
         stretches.sort_by_key(|(_, part)| part.start);
-        ends.sort_unstable();
+        ends.granules.sort_unstable();
+        ends.quarters.sort_unstable();
         let done = vec![0; images.len()];
         let builder = Builder::new(name, links).with_ends(ends);
         let stretches = stretches.into();
@@ -175,9 +184,12 @@ fn differ(have: &Granule, made: &Granule) -> Option<(bool, String)> {
         let what = format!("it ends at {} and not at {}", made.place.end, have.place.end);
         return Some((true, what));
     }
-    if have.checksum != made.checksum {
-        let what = format!("checksum {:08x} and not {:08x}", made.checksum, have.checksum);
-        return Some((true, what));
+    let (of_have, of_made) = (have.quarters.checksum(), made.quarters.checksum());
+    if of_have != of_made {
+        return Some((true, format!("checksum {of_made:08x} and not {of_have:08x}")));
+    }
+    if have.quarters != made.quarters {
+        return Some((false, "its quarters are not what the index says".into()));
     }
     let of = |g: &Granule| (g.packets, g.first_ns, g.last_ns, g.opaque, g.dropped.clone());
     (of(have) != of(made)).then(|| {
@@ -186,7 +198,8 @@ fn differ(have: &Granule, made: &Granule) -> Option<(bool, String)> {
     })
 }
 
-/// Returns the first key that only one of the two has in a granule, and the granule's number.
+/// Returns the first key that only one of the two has in a granule, or that the index leaves out in
+/// a quarter of it, and the granule's number.
 /// `made` has the granules of `numbers`, each chunk from a number on.
 fn differ_in(
     have: &mut Image,
@@ -206,27 +219,40 @@ fn differ_in(
     let any = hashed(have) || made.iter().any(|(_, made)| hashed(made));
     let mut there = Vec::new();
     let rehash = any && !hashed(have);
-    have.entries(class, 0, u128::MAX, |key, from, to| {
+    have.entries(class, 0, u128::MAX, |key, from, to, quarters| {
         let key = if rehash { hash(key) } else { key };
         let granules = from.max(numbers.start)..to.min(numbers.end);
-        there.extend(granules.map(|granule| (key, granule)));
+        there.extend(granules.map(|granule| (key, granule, quarters)));
     })?;
     let mut due = Vec::new();
     for (first, made) in made {
         let rehash = any && !hashed(made);
-        made.entries(class, 0, u128::MAX, |key, from, to| {
+        made.entries(class, 0, u128::MAX, |key, from, to, quarters| {
             let key = if rehash { hash(key) } else { key };
-            due.extend((from..to).map(|granule| (key, *first + granule)));
+            due.extend((from..to).map(|granule| (key, *first + granule, quarters)));
         })?;
     }
     for pairs in [&mut there, &mut due] {
         pairs.sort_unstable();
-        pairs.dedup();
+        pairs.dedup_by(|pair, before| {
+            let is_same = (pair.0, pair.1) == (before.0, before.1);
+            if is_same {
+                before.2 |= pair.2;
+            }
+            is_same
+        });
     }
-    let same = there.iter().zip(&due).take_while(|(a, b)| a == b).count();
+    // A key may be told of more quarters than it stands in, but not of fewer.
+    let tells = |there: &(u128, u32, u8), due: &(u128, u32, u8)| {
+        (there.0, there.1) == (due.0, due.1) && due.2 & !there.2 == 0
+    };
+    let same = there.iter().zip(&due).take_while(|(there, due)| tells(there, due)).count();
     let (missing, extra) = ("has, which the index does not know", "does not have");
-    let ((key, granule), what) = match (there.get(same), due.get(same)) {
+    let ((key, granule, _), what) = match (there.get(same), due.get(same)) {
         (None, None) => return Ok(None),
+        (Some(there), Some(due)) if (there.0, there.1) == (due.0, due.1) => {
+            (*due, "has in a quarter that the index does not name")
+        }
         (Some(there), Some(due)) if there < due => (*there, extra),
         (Some(there), None) => (*there, extra),
         (_, Some(due)) => (*due, missing),

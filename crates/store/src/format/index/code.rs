@@ -2,6 +2,7 @@
 //! runs. What they mean is not known here.
 
 use std::io;
+use std::ops::Range;
 
 /// Returns the error of an index that does not say what an index says.
 pub(super) fn damaged(what: &'static str) -> io::Error {
@@ -80,18 +81,47 @@ pub(super) fn put_signed(out: &mut Vec<u8>, n: i64) {
     put(out, (n << 1 ^ n >> 63) as u64);
 }
 
-/// Puts ascending granule numbers, none twice: how many there are; then for each run of successive
-/// numbers its distance from the end of the one before, doubled, and one more if the run is longer
-/// than one; its length less two then follows.
-pub(super) fn put_granules(out: &mut Vec<u8>, granules: &[u32]) {
+/// Puts ascending granule numbers, none twice: how many there are; then their runs.
+pub(super) fn put_granules(out: &mut Vec<u8>, granules: impl ExactSizeIterator<Item = u32>) {
     put(out, granules.len() as u64);
-    let mut next = 0;
-    let mut rest = granules;
-    while let Some(&first) = rest.first() {
-        let run = rest.iter().zip(first..).take_while(|(g, n)| *g == n).count();
-        put_run(out, first - next, run as u64);
-        next = first + run as u32;
-        rest = &rest[run..];
+    let mut runs = RunCoder::new(out);
+    granules.for_each(|granule| runs.add(granule));
+    runs.end();
+}
+
+/// Puts ascending numbers, none twice: for each run of successive numbers its distance from the end
+/// of the one before, doubled, and one more if the run is longer than one; its length less two then
+/// follows.
+pub(super) struct RunCoder<'a> {
+    out: &'a mut Vec<u8>,
+    /// The run that numbers are added to, and the end of the one before.
+    run: Range<u32>,
+    end: u32,
+}
+
+impl<'a> RunCoder<'a> {
+    pub fn new(out: &'a mut Vec<u8>) -> Self {
+        Self { out, run: 0..0, end: 0 }
+    }
+
+    #[inline]
+    pub fn add(&mut self, number: u32) {
+        if number != self.run.end || self.run.is_empty() {
+            self.flush();
+            self.run.start = number;
+        }
+        self.run.end = number + 1;
+    }
+
+    pub fn end(mut self) {
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        if !self.run.is_empty() {
+            put_run(self.out, self.run.start - self.end, (self.run.end - self.run.start).into());
+            self.end = self.run.end;
+        }
     }
 }
 
@@ -118,7 +148,22 @@ impl<'a> Bytes<'a> {
         Ok(u64::from(self.u32()?) | u64::from(self.u32()?) << 32)
     }
 
+    #[inline]
     pub fn number(&mut self) -> io::Result<u64> {
+        match *self.0 {
+            [one, ref rest @ ..] if one < 0x80 => {
+                self.0 = rest;
+                Ok(u64::from(one))
+            }
+            [one, two, ref rest @ ..] if two < 0x80 => {
+                self.0 = rest;
+                Ok(u64::from(one & 0x7f) | u64::from(two) << 7)
+            }
+            _ => self.long_number(),
+        }
+    }
+
+    fn long_number(&mut self) -> io::Result<u64> {
         let mut n = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -144,8 +189,17 @@ impl<'a> Bytes<'a> {
 
     /// Takes a list of granules, of which there are `of`. Hands each run of the list to `each`: its
     /// first number and the one behind its last. Returns how many granules the list has.
-    pub fn granules(&mut self, of: u32, mut each: impl FnMut(u32, u32)) -> io::Result<u32> {
+    #[inline]
+    pub fn granules(&mut self, of: u32, each: impl FnMut(u32, u32)) -> io::Result<u32> {
         let count = self.small()?;
+        self.runs(count, of, each)?;
+        Ok(count)
+    }
+
+    /// Takes the runs of `count` numbers below `of`. Hands each to `each`: its first number and the
+    /// one behind its last.
+    #[inline]
+    pub fn runs(&mut self, count: u32, of: u32, mut each: impl FnMut(u32, u32)) -> io::Result<()> {
         let (mut left, mut next) = (count, 0u32);
         while left > 0 {
             let gap = self.number()?;
@@ -158,7 +212,7 @@ impl<'a> Bytes<'a> {
             left -= run as u32;
             each(first as u32, next);
         }
-        Ok(count)
+        Ok(())
     }
 }
 
@@ -185,7 +239,7 @@ mod tests {
     fn lists_read_back_and_runs_are_short() {
         for list in [&[][..], &[0], &[7], &[0, 1, 2, 3], &[0, 2, 4], &[5, 6, 9, 10, 11, 4000]] {
             let mut out = Vec::new();
-            put_granules(&mut out, list);
+            put_granules(&mut out, list.iter().copied());
             let mut read = Vec::new();
             let mut bytes = Bytes(&out);
             let count = bytes.granules(4001, |a, b| read.extend(a..b)).unwrap();
@@ -202,11 +256,11 @@ mod tests {
         assert_eq!(runs, [(3, 6), (9, 10)]);
         let (mut of_runs, mut of_numbers) = (Vec::new(), Vec::new());
         put_runs(&mut of_runs, &runs);
-        put_granules(&mut of_numbers, &[3, 4, 5, 9]);
+        put_granules(&mut of_numbers, [3, 4, 5, 9].into_iter());
         assert_eq!(of_runs, of_numbers);
         let all: Vec<u32> = (0..16384).collect();
         let mut out = Vec::new();
-        put_granules(&mut out, &all);
+        put_granules(&mut out, all.iter().copied());
         assert!(out.len() < 8);
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! A section is read by itself, and each has a checksum: a question about one key reads the header,
 //! the directory and one section of keys. The directory counts the classes of keys and says how
-//! long each is (version 2), so that a class which is new to a reader is passed over; a class that
-//! is not told of may have keys in any granule. Which sections to read is [`super::lookup`]'s
+//! long each is (since version 2), so that a class which is new to a reader is passed over; a class
+//! that is not told of may have keys in any granule. Which sections to read is [`super::lookup`]'s
 //! business.
 
 mod reader;
@@ -16,29 +16,36 @@ use std::ops::Range;
 use tapdeck_packet::key::Class;
 
 use super::code::{Bytes, Room, add_run, damaged, put, put_granules, put_runs, put_signed};
-use super::granule::{Granule, Summary};
+use super::granule::{Granule, Quarters, Summary};
+use super::spots::{FORM_SHIFT, Spot, put_spots};
 use crate::format::name::SegmentName;
 use crate::io::PAGE;
 
 pub(super) use reader::{Entries, Image};
 
 const MAGIC: [u8; 8] = *b"tapdeckI";
-/// The version that is written. Its directory counts the classes and tells how long each is, so
-/// that a reader skips those that it does not know.
-const VERSION: u32 = 2;
+/// The version that is written. Granules have quarters, and of some keys is told in which of them
+/// they stand.
+const VERSION: u32 = 3;
+/// The version whose entries are lists of granules, as an overview's are. Since it the directory
+/// counts the classes and tells how long each is, so that a reader skips those that it does not
+/// know.
+pub(super) const VERSION_2: u32 = 2;
 /// The version whose directory has all classes that there were, one behind the other, and no other.
 const VERSION_1: u32 = 1;
 /// The header's bytes that count; zeros follow up to the page's end.
 const HEADER: usize = 120;
-/// Granules in a section.
-const GROUP: usize = 256;
+/// Returns how many granules there are in a section.
+fn group_len(version: u32) -> u32 {
+    if version <= VERSION_2 { 256 } else { 64 }
+}
 /// A section of keys is closed when it has so many bytes.
 const KEYS: usize = 8 << 10;
 /// The longest section or directory of an index that is not damaged, and more.
 const LONGEST: u64 = 8 << 20;
 /// The most granules of an index that is not damaged: those of 2 TiB.
 const MOST_GRANULES: u32 = 1 << 24;
-/// Memory that one section's granules take at most.
+/// Memory that what one section's granules tell of losses takes at most.
 const GROUP_ROOM: usize = 8 << 20;
 
 /// Keys of a class that had too many are told by so many bytes of a hash.
@@ -217,9 +224,10 @@ impl Directory {
             let (start, len) = (bytes.number()?, bytes.number()?);
             directory.parts.push(stretch(start, len)?);
         }
-        for first in (0..of).step_by(GROUP) {
+        let group_len = group_len(version);
+        for first in (0..of).step_by(group_len as usize) {
             let (first_ns, last_ns) = (bytes.signed()?, bytes.signed()?);
-            let count = (of - first).min(GROUP as u32);
+            let count = (of - first).min(group_len);
             let section = Section::take(&mut bytes)?;
             room.take::<GranuleRun>(1)?;
             directory.groups.push(GranuleRun { first, count, first_ns, last_ns, section });
@@ -379,10 +387,38 @@ struct Opening {
 /// Takes whole pages, at offsets from the image's beginning.
 pub(super) type Flush<'a> = dyn FnMut(&[u8], u64) -> io::Result<()> + 'a;
 
+/// How the entries of an image's dictionaries tell where keys stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryKind {
+    /// Lists of granules, as in version 2 and in overviews.
+    Lists,
+    /// Whichever form is short; with quarters for addresses that are in few granules: in at most
+    /// [`FEW`], or in one of so many.
+    Spots { rare: u32 },
+}
+
+impl EntryKind {
+    /// That of an index. There quarters take hardly more room than granules do.
+    pub const CLOSED: Self = Self::Spots { rare: 64 };
+    /// That of a log, which is merged soon: an address that is in few granules of a segment may be
+    /// in many of those of a chunk.
+    pub const LOG: Self = Self::Spots { rare: 8 };
+}
+
+/// A key in so many granules is always in few.
+const FEW: usize = 4;
+
+/// Returns whether an index tells in which quarters the keys of a class stand.
+fn has_quarters(class: Class) -> bool {
+    use Class::{DestinationIpv4, DestinationIpv6, SourceIpv4, SourceIpv6};
+    matches!(class, SourceIpv4 | DestinationIpv4 | SourceIpv6 | DestinationIpv6)
+}
+
 /// An image while it is written. Sections are flushed as they come; the header, which names the
 /// rest, comes last.
 pub(super) struct Draft<'a> {
     flush: &'a mut Flush<'a>,
+    entries: EntryKind,
     /// What was not flushed yet, from `base` on.
     pending: Vec<u8>,
     base: u64,
@@ -393,9 +429,9 @@ pub(super) struct Draft<'a> {
 impl<'a> Draft<'a> {
     const PIECE: usize = 1 << 20;
 
-    pub fn new(flush: &'a mut Flush<'a>) -> Self {
+    pub fn new(entries: EntryKind, flush: &'a mut Flush<'a>) -> Self {
         let (directory, group) = (Directory::default(), Vec::new());
-        Self { flush, pending: Vec::new(), base: PAGE as u64, directory, group }
+        Self { flush, entries, pending: Vec::new(), base: PAGE as u64, directory, group }
     }
 
     pub fn section(&mut self, bytes: &[u8]) -> io::Result<Section> {
@@ -426,7 +462,11 @@ impl<'a> Draft<'a> {
             _ => self.directory.parts.push(granule.place.clone()),
         }
         self.group.push(granule);
-        if self.group.len() == GROUP { self.end_group() } else { Ok(()) }
+        if self.group.len() as u32 == group_len(self.version()) { self.end_group() } else { Ok(()) }
+    }
+
+    fn version(&self) -> u32 {
+        if self.entries == EntryKind::Lists { VERSION_2 } else { VERSION }
     }
 
     fn end_group(&mut self) -> io::Result<()> {
@@ -434,7 +474,7 @@ impl<'a> Draft<'a> {
             return Ok(());
         }
         let group = std::mem::take(&mut self.group);
-        let section = self.section(&encode_granules(&group))?;
+        let section = self.section(&encode_granules(&group, self.version()))?;
         self.directory.groups.push(GranuleRun {
             first: self.directory.granules - group.len() as u32,
             count: group.len() as u32,
@@ -450,7 +490,7 @@ impl<'a> Draft<'a> {
         &mut self,
         class: Class,
         hashed: bool,
-        mut next: impl FnMut(&mut Vec<u32>) -> Result<Option<u128>, E>,
+        mut next: impl FnMut(&mut Vec<Spot>) -> Result<Option<u128>, E>,
     ) -> Result<(), E>
     where
         E: From<io::Error>,
@@ -459,10 +499,11 @@ impl<'a> Draft<'a> {
         let mut dictionary = Dictionary { hashed, ..Dictionary::default() };
         let width = dictionary.width(class);
         let (mut bytes, mut first, mut last) = (Vec::new(), 0, None);
-        let mut granules = Vec::new();
+        let tells_quarters = has_quarters(class) && !hashed;
+        let mut spots = Vec::new();
         loop {
-            granules.clear();
-            let key = next(&mut granules)?;
+            spots.clear();
+            let key = next(&mut spots)?;
             if key.is_none() || bytes.len() >= KEYS {
                 if !bytes.is_empty() {
                     dictionary.sections.push((first, self.section(&bytes)?));
@@ -474,7 +515,7 @@ impl<'a> Draft<'a> {
             if bytes.is_empty() {
                 first = key;
             }
-            put_entry(&mut bytes, last, key, width, &granules);
+            self.put_entry(&mut bytes, last, (key, width), &spots, tells_quarters);
             dictionary.keys += 1;
             last = Some(key);
         }
@@ -482,11 +523,41 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
+    /// Puts an entry of a dictionary: a byte with how many bytes the key shares with the one before
+    /// it in the section, and in which form it is told where the key stands; the key's other bytes;
+    /// and where that is.
+    fn put_entry(
+        &self,
+        out: &mut Vec<u8>,
+        last: Option<u128>,
+        (key, width): (u128, usize),
+        spots: &[Spot],
+        tells_quarters: bool,
+    ) {
+        let bytes = key.to_be_bytes();
+        let shared = last.map_or(0, |last| {
+            let last = last.to_be_bytes();
+            (16 - width..16).take_while(|i| bytes[*i] == last[*i]).count()
+        });
+        let start = out.len();
+        out.push(shared as u8);
+        out.extend(&bytes[16 - width + shared..]);
+        match self.entries {
+            EntryKind::Lists => put_granules(out, spots.iter().map(|spot| spot.granule())),
+            EntryKind::Spots { rare } => {
+                let of = self.directory.granules;
+                let is_rare = spots.len() <= FEW.max((of / rare) as usize);
+                let form = put_spots(out, spots, of, tells_quarters && is_rare);
+                out[start] |= form << FORM_SHIFT;
+            }
+        }
+    }
+
     /// Writes the rest. Returns the image's length, a multiple of a page.
     pub fn finish(mut self, header: &Header) -> io::Result<u64> {
         self.end_group()?;
-        let directory = self.directory.encode();
-        self.end(&directory, |len, directory| header.encode(VERSION, len, directory))
+        let (directory, version) = (self.directory.encode(), self.version());
+        self.end(&directory, |len, directory| header.encode(version, len, directory))
     }
 
     /// Writes a directory behind the sections, and the first page, which names it. Returns the
@@ -506,20 +577,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Puts an entry of a dictionary: how many bytes the key shares with the one before it in the
-/// section, the others, its granules.
-fn put_entry(out: &mut Vec<u8>, last: Option<u128>, key: u128, width: usize, granules: &[u32]) {
-    let bytes = key.to_be_bytes();
-    let shared = last.map_or(0, |last| {
-        let last = last.to_be_bytes();
-        (16 - width..16).take_while(|i| bytes[*i] == last[*i]).count()
-    });
-    out.push(shared as u8);
-    out.extend(&bytes[16 - width + shared..]);
-    put_granules(out, granules);
-}
-
-fn encode_granules(group: &[Granule]) -> Vec<u8> {
+fn encode_granules(group: &[Granule], version: u32) -> Vec<u8> {
     let mut out = Vec::with_capacity(group.len() * 20);
     let (mut at, mut time_ns) = (0, 0);
     for g in group {
@@ -530,8 +588,12 @@ fn encode_granules(group: &[Granule]) -> Vec<u8> {
         put_signed(&mut out, g.first_ns.wrapping_sub(time_ns));
         put_signed(&mut out, g.last_ns.wrapping_sub(g.first_ns));
         time_ns = g.first_ns;
-        put(&mut out, u64::from(g.packets) << 1 | u64::from(g.opaque));
-        out.extend(g.checksum.to_le_bytes());
+        let packets = u64::from(g.packets) << 1 | u64::from(g.opaque);
+        put(&mut out, packets);
+        match version {
+            ..=VERSION_2 => out.extend(g.quarters.checksum().to_le_bytes()),
+            _ => put_quarters(&mut out, &g.quarters),
+        }
         put(&mut out, g.dropped.len() as u64);
         for (interface, packets) in &g.dropped {
             put(&mut out, u64::from(*interface));
@@ -541,11 +603,47 @@ fn encode_granules(group: &[Granule]) -> Vec<u8> {
     out
 }
 
-fn decode_granules(bytes: &[u8], count: u32, room: &mut Room) -> io::Result<Vec<Granule>> {
+fn put_quarters(out: &mut Vec<u8>, quarters: &Quarters) {
+    put(out, quarters.each().len() as u64);
+    for (number, quarter) in quarters.each().iter().enumerate() {
+        out.extend(quarter.checksum.to_le_bytes());
+        if number + 1 < quarters.each().len() {
+            put(out, u64::from(quarter.len).saturating_sub(Quarters::LEN));
+        }
+    }
+}
+
+/// Takes the quarters of a granule of so many bytes.
+fn take_quarters(bytes: &mut Bytes<'_>, granule_len: u64) -> io::Result<Quarters> {
+    let wrong = || damaged("a granule is not as long as its quarters");
+    let count = bytes.number()?;
+    if count == 0 || count > Quarters::MOST as u64 {
+        return Err(wrong());
+    }
+    let (mut quarters, mut left) = (Quarters::default(), granule_len);
+    for number in 1..=count {
+        let checksum = bytes.u32()?;
+        let len = if number < count {
+            Quarters::LEN.checked_add(bytes.number()?).ok_or_else(wrong)?
+        } else {
+            left
+        };
+        left = left.checked_sub(len).ok_or_else(wrong)?;
+        quarters.push(u32::try_from(len).map_err(|_| wrong())?, checksum);
+    }
+    Ok(quarters)
+}
+
+/// Hands the granules of a section to `each`. What they tell of losses takes up `room`.
+fn decode_granules(
+    bytes: &[u8],
+    count: u32,
+    version: u32,
+    room: &mut Room,
+    mut each: impl FnMut(Granule) -> io::Result<()>,
+) -> io::Result<()> {
     let mut bytes = Bytes(bytes);
     let (mut at, mut time_ns) = (0u64, 0i64);
-    room.take::<Granule>(count as usize)?;
-    let mut group = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let start = stretch(at, bytes.number()?)?.end;
         let place = stretch(start, bytes.number()?)?;
@@ -554,25 +652,31 @@ fn decode_granules(bytes: &[u8], count: u32, room: &mut Room) -> io::Result<Vec<
         let last_ns = first_ns.wrapping_add(bytes.signed()?);
         time_ns = first_ns;
         let packets = bytes.number()?;
-        let checksum = bytes.u32()?;
+        let len = place.end - place.start;
+        let quarters = if version <= VERSION_2 {
+            let len = u32::try_from(len).map_err(|_| damaged("a granule is too long"))?;
+            Quarters::one(len, bytes.u32()?)
+        } else {
+            take_quarters(&mut bytes, len)?
+        };
         let mut dropped = Vec::new();
         for _ in 0..bytes.number()? {
             room.take::<(u32, u64)>(1)?;
             dropped.push((bytes.small()?, bytes.number()?));
         }
-        group.push(Granule {
+        each(Granule {
             place,
             first_ns,
             last_ns,
             packets: u32::try_from(packets >> 1).map_err(|_| damaged("too many packets"))?,
-            checksum,
+            quarters,
             opaque: packets & 1 != 0,
             dropped,
             shed: Vec::new(),
-            wanted: false,
-        });
+            wanted: 0,
+        })?;
     }
-    Ok(group)
+    Ok(())
 }
 
 /// Takes bytes for every part of an index in turn, as if their checksums were right; for fuzzing.
@@ -583,20 +687,35 @@ pub(super) fn read_anything(bytes: &[u8]) {
         if let Ok(directory) = decode(bytes, version) {
             assert!(directory.parts.len() + directory.groups.len() <= bytes.len());
             assert!(directory.opaque.len() + directory.telling.len() <= bytes.len());
-            assert_eq!(decode(&directory.encode(), VERSION).ok(), Some(directory));
+            let written = version.max(VERSION_2);
+            assert_eq!(decode(&directory.encode(), written).ok(), Some(directory));
         }
     }
-    let decode = |bytes: &[u8]| decode_granules(bytes, GROUP as u32, &mut Room::of(GROUP_ROOM));
-    if let Ok(granules) = decode(bytes) {
-        assert_eq!(decode(&encode_granules(&granules)).ok(), Some(granules));
-    }
-    for class in Class::ALL {
-        let mut entries = Entries::new(bytes, class.width(), 1 << 20);
-        let mut left = bytes.len();
-        while let Ok(Some(key)) = entries.next(|_, from, to| assert!(from < to && to <= 1 << 20)) {
-            assert!(key >> (8 * class.width() - 1) >> 1 == 0);
-            assert!(entries.rest() < left, "it gets on");
-            left = entries.rest();
+    for version in VERSION_2..=VERSION {
+        let decode = |bytes: &[u8]| {
+            let mut granules = Vec::new();
+            let room = &mut Room::of(GROUP_ROOM);
+            let each = |granule| {
+                granules.push(granule);
+                Ok(())
+            };
+            decode_granules(bytes, group_len(version), version, room, each).map(|()| granules)
+        };
+        if let Ok(granules) = decode(bytes) {
+            assert_eq!(decode(&encode_granules(&granules, version)).ok(), Some(granules));
+        }
+        for class in Class::ALL {
+            let mut entries = Entries::new(bytes, version, class.width(), 1 << 20);
+            let (mut left, mut upto) = (bytes.len(), 0);
+            while let Ok(Some(key)) = entries.next(|_, from, to, quarters| {
+                assert!(from < to && to <= 1 << 20 && from >= upto, "no granule comes twice");
+                assert!(quarters != 0 && quarters <= Quarters::ALL);
+                upto = to;
+            }) {
+                assert!(key >> (8 * class.width() - 1) >> 1 == 0);
+                assert!(entries.rest() < left, "it gets on");
+                (left, upto) = (entries.rest(), 0);
+            }
         }
     }
 }
@@ -610,11 +729,68 @@ pub(super) mod rewriting {
 
     use super::{
         Directory, HEADER, Header, Image, Opening, PAGE, Room, Section, VERSION, VERSION_1,
+        VERSION_2,
     };
+    use super::{Draft, EntryKind, Flush};
     use super::{EncodedClass, classes_of_version_1, put_classes};
+    use crate::format::index::spots::Spot;
 
-    /// Returns an image as version 1 has it.
+    /// Returns an image as version 2 has it.
+    pub fn to_version_2(image: &[u8]) -> Vec<u8> {
+        redrafted(image, EntryKind::Lists, |_, _| {})
+    }
+
+    /// Returns an image made anew, after `change` was made to where each key of each class stands.
+    pub fn with_spots(image: &[u8], change: impl FnMut(Class, &mut Vec<Spot>)) -> Vec<u8> {
+        redrafted(image, EntryKind::CLOSED, change)
+    }
+
+    fn redrafted(
+        image: &[u8],
+        entries: EntryKind,
+        mut change: impl FnMut(Class, &mut Vec<Spot>),
+    ) -> Vec<u8> {
+        let len = image.len() as u64;
+        let read = Image::open(Arc::new(image.to_vec()), 0, len, &mut Room::endless());
+        let mut read = read.expect("an image");
+        let mut out = Vec::new();
+        let flush: &mut Flush<'_> = &mut |piece, at| {
+            let end = at as usize + piece.len();
+            out.resize(out.len().max(end), 0);
+            out[at as usize..end].copy_from_slice(piece);
+            Ok(())
+        };
+        let mut draft = Draft::new(entries, flush);
+        for granule in read.granules(&mut Room::endless()).expect("granules") {
+            draft.granule(granule).expect("room");
+        }
+        for (class, dictionary) in read.directory.dictionaries.clone() {
+            let mut entries: Vec<(u128, Vec<Spot>)> = Vec::new();
+            let each = |key, from, to, quarters| {
+                if entries.last().is_none_or(|(last, _)| *last != key) {
+                    entries.push((key, Vec::new()));
+                }
+                let spots = entries.last_mut().map(|(_, spots)| spots);
+                let spots = spots.expect("an entry");
+                spots.extend((from..to).map(|granule| Spot::new(granule, quarters)));
+            };
+            read.entries(class, 0, u128::MAX, each).expect("keys");
+            let mut entries = entries.into_iter();
+            let next = |spots: &mut Vec<Spot>| {
+                let Some((key, of_key)) = entries.next() else { return Ok(None) };
+                *spots = of_key;
+                change(class, spots);
+                Ok::<_, std::io::Error>(Some(key))
+            };
+            draft.class(class, dictionary.hashed, next).expect("room");
+        }
+        draft.finish(&read.header).expect("room");
+        out
+    }
+
+    /// Returns an image of version 2 as version 1 has it.
     pub fn to_version_1(image: &[u8]) -> Vec<u8> {
+        assert_eq!(image[8], VERSION_2 as u8, "their sections are the same");
         rewrite(image, VERSION_1, |directory| {
             let mut out = directory.encode_head();
             for class in classes_of_version_1() {

@@ -18,7 +18,7 @@ const SECTIONS: usize = 64;
 /// Memory that the keys of those take at most.
 const FOUND_ROOM: usize = 32 << 20;
 /// Memory that all granules of an index take at most: those of some 30 GiB.
-pub(super) const TABLES_ROOM: usize = 20 << 20;
+pub(super) const TABLES_ROOM: usize = 28 << 20;
 
 /// Says that all of the index of a segment will be read soon. Returns how many bytes it has.
 pub(crate) fn read_ahead(storage: &dyn Storage, name: &SegmentName) -> u64 {
@@ -77,7 +77,7 @@ impl Index {
             let mut room = Room::of(FOUND_ROOM);
             let mut has_room = Ok(());
             for class in &listed {
-                image.entries(*class, *first, last, |key, from, to| {
+                image.entries(*class, *first, last, |key, from, to, _| {
                     if has_room.is_ok() {
                         has_room = room.take::<(u128, u32, u32)>(1);
                         found.push((key, from, to));
@@ -105,7 +105,7 @@ fn table(image: &mut Image, room: &mut Room) -> io::Result<Vec<Granule>> {
         return Ok(granules);
     }
     let mut has_room = Ok(());
-    image.entries(Class::Shed, 0, u128::MAX, |key, from, to| {
+    image.entries(Class::Shed, 0, u128::MAX, |key, from, to, _| {
         let those = granules.get_mut(from as usize..to as usize).unwrap_or_default();
         if has_room.is_ok() {
             has_room = room.take::<ShedOf>(those.len());

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use roaring::RoaringBitmap;
 use tapdeck_packet::key::{Class, Plan};
 
 use super::code::{Room, damaged};
-use super::granule::{Granule, Summary};
+use super::granule::{Granule, Quarters, Summary};
 use super::image::{GranuleRun, Image, hash};
 use super::merge;
 use super::stretches::joined;
@@ -26,7 +27,7 @@ use crate::span::Span;
 const DIRECTORIES_ROOM: usize = 8 << 20;
 /// Memory that the granules take at most which a question selects: some 100,000, of 12 GiB. Where
 /// more are wanted, reading everything takes not much longer.
-const SELECTED_ROOM: usize = 8 << 20;
+const SELECTED_ROOM: usize = 12 << 20;
 
 /// The index of a segment, opened for reading.
 #[derive(Debug)]
@@ -178,7 +179,9 @@ fn select(
         return Ok(());
     }
     let wanted = find(image, plan)?.map(|mut found| {
-        add(&mut found, &image.directory.opaque);
+        for (from, to) in &image.directory.opaque {
+            found.insert_range(quarters_of(*from).start..quarters_of(*to).start);
+        }
         found
     });
     let mut telling = RoaringBitmap::new();
@@ -187,23 +190,41 @@ fn select(
     let groups: Vec<_> = groups
         .into_iter()
         .filter(|group| {
-            let some = |set: &RoaringBitmap| set.range_cardinality(numbers(group)) > 0;
-            wanted.as_ref().is_none_or(some) || some(&telling)
+            let Range { start, end } = numbers(group);
+            let quarters = quarters_of(start).start..quarters_of(end).start;
+            let some = |set: &RoaringBitmap, range| set.range_cardinality(range) > 0;
+            wanted.as_ref().is_none_or(|wanted| some(wanted, quarters))
+                || some(&telling, start..end)
         })
         .collect();
-    image.groups(&groups, |group, granules| {
-        for (mut granule, number) in granules.into_iter().zip(numbers(group)) {
-            if !reaches(granule.first_ns, granule.last_ns) {
-                continue;
-            }
-            granule.wanted = wanted.as_ref().is_none_or(|set| set.contains(number));
-            if granule.wanted || telling.contains(number) {
-                granule.take_up(room)?;
-                to.push(granule);
-            }
+    // Granules come in order, and so do the numbers that are looked for.
+    let mut wanted = wanted.as_ref().map(|set| set.iter().peekable());
+    let mut telling = telling.iter().peekable();
+    image.groups(&groups, |number, mut granule| {
+        granule.wanted = match &mut wanted {
+            None => Quarters::ALL,
+            Some(wanted) => take_quarters(wanted, number),
+        };
+        while telling.next_if(|tells| *tells < number).is_some() {}
+        let tells = telling.peek() == Some(&number);
+        if (granule.wanted != 0 || tells) && reaches(granule.first_ns, granule.last_ns) {
+            granule.take_up(room)?;
+            to.push(granule);
         }
         Ok(())
     })
+}
+
+/// Takes the quarters of a granule off ascending ones, and those before it.
+fn take_quarters(quarters: &mut Peekable<impl Iterator<Item = u32>>, granule: u32) -> u8 {
+    let Range { start, end } = quarters_of(granule);
+    let mut bits = 0;
+    while let Some(quarter) = quarters.next_if(|quarter| *quarter < end) {
+        if quarter >= start {
+            bits |= 1 << (quarter - start);
+        }
+    }
+    bits
 }
 
 pub(super) fn add(set: &mut RoaringBitmap, runs: &[(u32, u32)]) {
@@ -213,10 +234,30 @@ pub(super) fn add(set: &mut RoaringBitmap, runs: &[(u32, u32)]) {
 }
 
 /// Granules too few to be worth a further question: that costs a read, as a granule too many does.
-const FEW: u64 = 2;
+const FEW: usize = 2;
 
-/// Returns the granules with the keys of a plan; `None` for all. Granules whose keys are not all
-/// known are not among them.
+/// Returns whether a set of quarters is of a few granules at most.
+fn is_of_few(quarters: &RoaringBitmap) -> bool {
+    let mut granules: Vec<u32> = quarters
+        .iter()
+        .take(FEW * Quarters::MOST + 1)
+        .map(|quarter| quarter / Quarters::MOST as u32)
+        .collect();
+    granules.dedup();
+    granules.len() <= FEW
+}
+
+/// Returns the numbers that the quarters of a granule have among those of all.
+fn quarters_of(granule: u32) -> Range<u32> {
+    const MOST: u32 = Quarters::MOST as u32;
+    granule * MOST..(granule + 1) * MOST
+}
+
+/// Returns the quarters with the keys of a plan, by the numbers that they have if each granule has
+/// four; `None` for all. Granules whose keys are not all known are not among them.
+///
+/// All keys of a packet are told of the one quarter that its block lies in, so what must be in one
+/// packet must be in one quarter.
 pub(super) fn find(image: &mut Image, plan: &Plan) -> io::Result<Option<RoaringBitmap>> {
     match plan {
         Plan::All => Ok(None),
@@ -236,7 +277,7 @@ pub(super) fn find(image: &mut Image, plan: &Plan) -> io::Result<Option<RoaringB
             plans.sort_by_key(|plan| commonness(plan));
             let mut every: Option<RoaringBitmap> = None;
             for plan in plans {
-                if every.as_ref().is_some_and(|every| every.len() <= FEW) {
+                if every.as_ref().is_some_and(is_of_few) {
                     break;
                 }
                 every = match (every, find(image, plan)?) {
@@ -284,8 +325,13 @@ fn find_keys(
         false => (first, last),
     };
     let mut found = RoaringBitmap::new();
-    image.entries(class, first, last, |_, from, to| {
-        found.insert_range(from..to);
+    image.entries(class, first, last, |_, from, to, quarters| {
+        if quarters == Quarters::ALL {
+            found.insert_range(quarters_of(from).start..quarters_of(to).start);
+        } else {
+            let there = (from..to).flat_map(quarters_of);
+            found.extend(there.filter(|q| quarters & 1 << (q % Quarters::MOST as u32) != 0));
+        }
     })?;
     Ok(Some(found))
 }

@@ -13,7 +13,8 @@ use tapdeck_packet::key::Class;
 
 use super::builder::summary;
 use super::code::{Room, damaged};
-use super::image::{Draft, Entries, Flush, Header, Image, hash};
+use super::image::{Draft, Entries, EntryKind, Flush, Header, Image, hash};
+use super::spots::{Spot, add_spot, order};
 use crate::io::Object;
 
 /// Opens the chunks of a log, one behind the other, as far as they are whole and their directories
@@ -57,7 +58,7 @@ pub(super) fn merge(
     header.summary.first_ns = whole.first_ns;
     header.summary.last_ns = whole.last_ns;
 
-    let mut draft = Draft::new(flush);
+    let mut draft = Draft::new(EntryKind::CLOSED, flush);
     granules.into_iter().try_for_each(|granule| draft.granule(granule))?;
     for class in Class::ALL {
         merge_class(chunks, class, &numbers, &mut draft)?;
@@ -88,7 +89,7 @@ fn merge_class(
         });
     }
     let mut merged = MergedKeys::of(streams)?;
-    draft.class(class, hashed, |granules| merged.next(granules))
+    draft.class(class, hashed, |spots| merged.next(spots))
 }
 
 /// The keys of several chunks, in order, each once.
@@ -96,8 +97,8 @@ pub(super) struct MergedKeys<'a> {
     streams: Vec<ChunkKeys<'a>>,
     /// The next key of each stream that has one.
     heads: BinaryHeap<Reverse<(u128, usize)>>,
-    /// The granules of each stream's next key.
-    lists: Vec<Vec<u32>>,
+    /// Where each stream's next key stands.
+    lists: Vec<Vec<Spot>>,
 }
 
 impl<'a> MergedKeys<'a> {
@@ -110,19 +111,16 @@ impl<'a> MergedKeys<'a> {
         Ok(Self { streams, heads, lists })
     }
 
-    /// Returns the next key, and puts its granules, ascending, into `granules`, which is empty.
-    pub fn next(&mut self, granules: &mut Vec<u32>) -> io::Result<Option<u128>> {
+    /// Returns the next key, and puts where it stands, ascending, into `spots`, which is empty.
+    pub fn next(&mut self, spots: &mut Vec<Spot>) -> io::Result<Option<u128>> {
         let Some(&Reverse((key, _))) = self.heads.peek() else { return Ok(None) };
         while let Some(Reverse((_, i))) = self.heads.peek().copied().filter(|h| h.0.0 == key) {
             self.heads.pop();
-            granules.append(&mut self.lists[i]);
+            spots.append(&mut self.lists[i]);
             let next = self.streams[i].next(&mut self.lists[i])?;
             self.heads.extend(next.map(|key| Reverse((key, i))));
         }
-        if !granules.is_sorted() {
-            granules.sort_unstable();
-        }
-        granules.dedup();
+        order(spots);
         Ok(Some(key))
     }
 }
@@ -144,14 +142,18 @@ impl Numbers<'_> {
         }
     }
 
-    /// Puts the numbers of a run of granules behind others.
-    fn put(self, from: u32, to: u32, granules: &mut Vec<u32>) {
+    /// Puts the numbers of a run of granules behind others, with the quarters of each.
+    #[inline]
+    fn put(self, from: u32, to: u32, quarters: u8, spots: &mut Vec<Spot>) {
         match self {
-            Self::Each(numbers) => {
-                granules.extend(numbers.get(from as usize..to as usize).unwrap_or_default());
+            Self::Each(numbers) if to == from + 1 => {
+                spots.extend(numbers.get(from as usize).map(|of| Spot::new(*of, quarters)));
             }
-            Self::All { number, .. } if granules.last() != Some(&number) => granules.push(number),
-            Self::All { .. } => {}
+            Self::Each(numbers) => {
+                let numbers = numbers.get(from as usize..to as usize).unwrap_or_default();
+                spots.extend(numbers.iter().map(|number| Spot::new(*number, quarters)));
+            }
+            Self::All { number, .. } => add_spot(spots, Spot::whole(number)),
         }
     }
 }
@@ -187,7 +189,7 @@ impl<'a> ChunkKeys<'a> {
 
     fn rehashed(chunk: &mut Image, class: Class, numbers: &[u32]) -> io::Result<Self> {
         let mut pairs = Vec::new();
-        chunk.entries(class, 0, u128::MAX, |key, from, to| {
+        chunk.entries(class, 0, u128::MAX, |key, from, to, _| {
             let granules = numbers.get(from as usize..to as usize).unwrap_or_default();
             pairs.extend(
                 granules.iter().map(|granule| (hash(key) as u64) << 32 | u64::from(*granule)),
@@ -198,21 +200,24 @@ impl<'a> ChunkKeys<'a> {
         Ok(Self::Pairs(pairs.into_iter().peekable()))
     }
 
-    /// Returns the next key, and puts its granules behind `granules`.
-    fn next(&mut self, granules: &mut Vec<u32>) -> io::Result<Option<u128>> {
+    /// Returns the next key, and puts where it stands behind `spots`.
+    fn next(&mut self, spots: &mut Vec<Spot>) -> io::Result<Option<u128>> {
         match self {
             Self::Pairs(pairs) => {
                 let Some(pair) = pairs.next() else { return Ok(None) };
-                granules.push(pair as u32);
+                spots.push(Spot::whole(pair as u32));
                 while let Some(same) = pairs.next_if(|next| next >> 32 == pair >> 32) {
-                    granules.push(same as u32);
+                    spots.push(Spot::whole(same as u32));
                 }
                 Ok(Some(u128::from(pair >> 32)))
             }
             Self::Sections { chunk, class, width, numbers, next, bytes, at, key } => loop {
                 let rest = bytes.get(*at..).unwrap_or_default();
-                let mut entries = Entries::resume(rest, *width, numbers.of(), *key);
-                let found = entries.next(|_, from, to| numbers.put(from, to, granules))?;
+                let entries = Entries::new(rest, chunk.version, *width, numbers.of());
+                let mut entries = entries.behind(*key);
+                let found = entries.next(|_, from, to, quarters| {
+                    numbers.put(from, to, quarters, spots);
+                })?;
                 *at = bytes.len() - entries.rest();
                 *key = entries.key();
                 if found.is_some() {

@@ -2,9 +2,10 @@
 //!
 //! A segment is tiled by **granules** of about 128 KiB: whole blocks, one after the other. Its
 //! index has a table of them, with times, losses and checksums, and for each class of keys a
-//! dictionary from key to the granules that hold it ([`image`], `docs/FORMAT.md`). It names a
-//! superset: granules are what a query reads anyway, and libpcap decides each packet in them. So an
-//! index can be wrong in one way only, by leaving a granule out; what it cannot tell exactly it
+//! dictionary from key to the granules that hold it ([`image`], `docs/FORMAT.md`). Of an address
+//! that is in few granules it tells in which **quarters** of them it stands. It names a superset:
+//! granules are what a query reads anyway, and libpcap decides each packet in them. So an index can
+//! be wrong in one way only, by leaving a granule or a quarter out; what it cannot tell exactly it
 //! must tell too widely.
 //!
 //! A [`Builder`] takes blocks as they are recorded and makes a **chunk** of the index of about
@@ -30,6 +31,7 @@ mod merge;
 mod overview;
 mod pairs;
 mod rebuild;
+mod spots;
 mod stretches;
 #[cfg(test)]
 mod tests;
@@ -39,7 +41,7 @@ pub(crate) use builder::{Builder, ForeignPacket, GRANULE};
 pub(crate) use capture_index::{Identity, Maker, SUFFIX, places};
 pub(crate) use checker::{Checker, Difference};
 pub(crate) use close::{checksum_outside, close};
-pub(crate) use granule::{Granule, ShedOf};
+pub(crate) use granule::{Granule, Part, Quarter, Quarters, ShedOf};
 pub(crate) use keys::read_ahead;
 pub(crate) use lookup::Index;
 pub(crate) use overview::{Member, Overview, differences, make, make_missing};

@@ -8,6 +8,8 @@
 use tapdeck_packet::key::{Class, Keys};
 use tapdeck_packet::numbers::ether_type;
 
+use super::spots::Spot;
+
 /// The places in the memory of a class with long keys, a power of two.
 const PLACES: usize = 4096;
 /// The places in the memory of a class of IPv6 addresses, a power of two.
@@ -16,14 +18,16 @@ const PLACES_IPV6: usize = 1024;
 /// The pairs of all classes, with granules numbered from 0 to [`Pairs::MOST_GRANULES`].
 pub(super) struct Pairs {
     granule: u16,
+    /// The bit of the quarter.
+    quarter: u8,
     ether_type: Short,
     vlan: Short,
     protocol: Short,
     source_port: Short,
     destination_port: Short,
     mpls: Long,
-    source_ipv4: Long,
-    destination_ipv4: Long,
+    source_ipv4: Ipv4,
+    destination_ipv4: Ipv4,
     source_mac: Long,
     destination_mac: Long,
     source_ipv6: Ipv6,
@@ -46,6 +50,7 @@ pub(super) struct PlainKeys {
 enum List<'a> {
     Short(&'a mut Short),
     Long(&'a mut Long),
+    Ipv4(&'a mut Ipv4),
     Ipv6(&'a mut Ipv6),
 }
 
@@ -55,14 +60,15 @@ impl Pairs {
     pub fn new() -> Self {
         Self {
             granule: 0,
+            quarter: 1,
             ether_type: Short::new(1 << 16),
             vlan: Short::new(1 << 12),
             protocol: Short::new(1 << 8),
             source_port: Short::new(1 << 16),
             destination_port: Short::new(1 << 16),
             mpls: Long::new(),
-            source_ipv4: Long::new(),
-            destination_ipv4: Long::new(),
+            source_ipv4: Ipv4::new(),
+            destination_ipv4: Ipv4::new(),
             source_mac: Long::new(),
             destination_mac: Long::new(),
             source_ipv6: Ipv6::new(),
@@ -80,8 +86,8 @@ impl Pairs {
             Class::SourcePort => List::Short(&mut self.source_port),
             Class::DestinationPort => List::Short(&mut self.destination_port),
             Class::Mpls => List::Long(&mut self.mpls),
-            Class::SourceIpv4 => List::Long(&mut self.source_ipv4),
-            Class::DestinationIpv4 => List::Long(&mut self.destination_ipv4),
+            Class::SourceIpv4 => List::Ipv4(&mut self.source_ipv4),
+            Class::DestinationIpv4 => List::Ipv4(&mut self.destination_ipv4),
             Class::SourceMac => List::Long(&mut self.source_mac),
             Class::DestinationMac => List::Long(&mut self.destination_mac),
             Class::SourceIpv6 => List::Ipv6(&mut self.source_ipv6),
@@ -90,9 +96,20 @@ impl Pairs {
         }
     }
 
-    /// Notes keys from now on in this granule.
+    /// Notes keys from now on in the first quarter of this granule.
     pub fn set_granule(&mut self, granule: u16) {
         self.granule = granule;
+        self.set_quarter(0);
+        self.source_ipv4.begin_granule();
+        self.destination_ipv4.begin_granule();
+        self.source_ipv6.begin_granule();
+        self.destination_ipv6.begin_granule();
+        self.shed.begin_granule();
+    }
+
+    /// Notes keys from now on in this quarter of the granule.
+    pub fn set_quarter(&mut self, number: usize) {
+        self.quarter = 1 << number;
     }
 
     /// Notes the keys of a packet that has no others.
@@ -103,16 +120,23 @@ impl Pairs {
         self.protocol.note(keys.protocol.into(), granule);
         self.destination_mac.note(keys.destination_mac, granule);
         self.source_mac.note(keys.source_mac, granule);
-        self.source_ipv4.note(keys.source.into(), granule);
-        self.destination_ipv4.note(keys.destination.into(), granule);
+        self.addresses(keys);
         self.source_port.note(keys.ports[0], granule);
         self.destination_port.note(keys.ports[1], granule);
+    }
+
+    /// Notes the addresses of a packet whose other keys are noted in the granule.
+    #[inline]
+    pub fn addresses(&mut self, keys: &PlainKeys) {
+        self.source_ipv4.note(keys.source, self.granule, self.quarter);
+        self.destination_ipv4.note(keys.destination, self.granule, self.quarter);
     }
 
     /// Returns how many pairs the fullest class has.
     pub fn most(&self) -> usize {
         let Self {
             granule: _,
+            quarter: _,
             ether_type,
             vlan,
             protocol,
@@ -128,27 +152,31 @@ impl Pairs {
             shed,
         } = self;
         let short = [ether_type, vlan, protocol, source_port, destination_port];
-        let long = [mpls, source_ipv4, destination_ipv4, source_mac, destination_mac];
+        let long = [mpls, source_mac, destination_mac];
+        let ipv4 = [source_ipv4, destination_ipv4];
         let ipv6 = [source_ipv6, destination_ipv6, shed];
         let short = short.map(|list| list.pairs.len());
         let long = long.map(|list| list.pairs.len());
+        let ipv4 = ipv4.map(|list| list.pairs.len());
         let ipv6 = ipv6.map(|list| list.pairs.len());
-        short.into_iter().chain(long).chain(ipv6).max().unwrap_or(0)
+        short.into_iter().chain(long).chain(ipv4).chain(ipv6).max().unwrap_or(0)
     }
 
     pub fn clear(&mut self) {
-        self.granule = 0;
+        self.set_granule(0);
         for class in Class::ALL {
             match self.list(class) {
                 List::Short(short) => short.clear(),
                 List::Long(long) => long.clear(),
+                List::Ipv4(ipv4) => ipv4.clear(),
                 List::Ipv6(ipv6) => ipv6.clear(),
             }
         }
     }
 
-    /// Returns the pairs of a class in order, each once. Granules come in order already: a stable
-    /// sort by key is the cheaper the fewer keys there are.
+    /// Returns the pairs of a class in order; some may come twice, or differ only in the quarters.
+    /// Granules come in order already: a stable sort by key is the cheaper the fewer keys there
+    /// are.
     pub fn sorted(&mut self, class: Class) -> Sorted<'_> {
         match self.list(class) {
             List::Short(Short { pairs, .. }) => {
@@ -160,9 +188,12 @@ impl Pairs {
                 pairs.dedup();
                 Sorted::Long(pairs)
             }
+            List::Ipv4(Ipv4 { pairs, .. }) => {
+                pairs.sort_by_key(|pair| pair >> 32);
+                Sorted::Ipv4(pairs)
+            }
             List::Ipv6(Ipv6 { pairs, .. }) => {
-                pairs.sort_by_key(|pair| pair.0);
-                pairs.dedup();
+                pairs.sort_by_key(|pair| pair.key);
                 Sorted::Ipv6(pairs)
             }
         }
@@ -172,11 +203,12 @@ impl Pairs {
 impl Keys for Pairs {
     #[inline]
     fn key(&mut self, class: Class, key: u128) {
-        let granule = self.granule;
+        let (granule, quarter) = (self.granule, self.quarter);
         match self.list(class) {
             List::Short(short) => short.note(key as u16, granule),
             List::Long(long) => long.note(key as u64, granule),
-            List::Ipv6(ipv6) => ipv6.note(key, granule),
+            List::Ipv4(ipv4) => ipv4.note(key as u32, granule, quarter),
+            List::Ipv6(ipv6) => ipv6.note(key, granule, quarter),
         }
     }
 }
@@ -185,23 +217,32 @@ impl Keys for Pairs {
 pub(super) enum Sorted<'a> {
     Short(&'a [u32]),
     Long(&'a [u64]),
-    Ipv6(&'a [(u128, u16)]),
+    Ipv4(&'a [u64]),
+    Ipv6(&'a [Ipv6Pair]),
 }
 
 impl Sorted<'_> {
     pub fn len(&self) -> usize {
         match self {
             Self::Short(pairs) => pairs.len(),
-            Self::Long(pairs) => pairs.len(),
+            Self::Long(pairs) | Self::Ipv4(pairs) => pairs.len(),
             Self::Ipv6(pairs) => pairs.len(),
         }
     }
 
-    pub fn get(&self, at: usize) -> Option<(u128, u32)> {
+    pub fn get(&self, at: usize) -> Option<(u128, Spot)> {
+        let whole = |granule: u64| Spot::whole(granule as u32 & 0xffff);
         match self {
-            Self::Short(pairs) => pairs.get(at).map(|p| (u128::from(p >> 16), p & 0xffff)),
-            Self::Long(pairs) => pairs.get(at).map(|p| (u128::from(p >> 16), *p as u32 & 0xffff)),
-            Self::Ipv6(pairs) => pairs.get(at).map(|(key, granule)| (*key, u32::from(*granule))),
+            Self::Short(pairs) => {
+                pairs.get(at).map(|pair| (u128::from(pair >> 16), whole((*pair).into())))
+            }
+            Self::Long(pairs) => pairs.get(at).map(|pair| (u128::from(pair >> 16), whole(*pair))),
+            Self::Ipv4(pairs) => {
+                pairs.get(at).map(|pair| (u128::from(pair >> 32), Ipv4::spot(*pair)))
+            }
+            Self::Ipv6(pairs) => {
+                pairs.get(at).map(|pair| (pair.key, Spot::new(pair.granule.into(), pair.quarters)))
+            }
         }
     }
 }
@@ -264,30 +305,96 @@ impl Long {
     }
 }
 
-/// Keys of at most 128 bits.
+/// Keys of 32 bits, with the quarters in which each stands.
+struct Ipv4 {
+    /// The keys that were noted last, each above the place of its pair and one more.
+    seen: Vec<u64>,
+    /// The key above the granule, and that above a bit for each quarter.
+    pairs: Vec<u64>,
+    /// How many pairs there were before the granule.
+    before: u32,
+}
+
+impl Ipv4 {
+    fn new() -> Self {
+        Self { seen: vec![0; PLACES], pairs: Vec::new(), before: 0 }
+    }
+
+    fn begin_granule(&mut self) {
+        self.before = self.pairs.len() as u32;
+    }
+
+    #[inline]
+    fn note(&mut self, key: u32, granule: u16, quarter: u8) {
+        let key = u64::from(key);
+        let at = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % PLACES;
+        let seen = self.seen[at];
+        let place = seen as u32;
+        if seen >> 32 == key && place > self.before {
+            if let Some(pair) = self.pairs.get_mut(place as usize - 1) {
+                *pair |= u64::from(quarter);
+            }
+            return;
+        }
+        self.pairs.push(key << 32 | u64::from(granule) << 16 | u64::from(quarter));
+        self.seen[at] = key << 32 | self.pairs.len() as u64;
+    }
+
+    fn spot(pair: u64) -> Spot {
+        Spot::new((pair >> 16) as u32 & 0xffff, pair as u8)
+    }
+
+    fn clear(&mut self) {
+        self.seen.fill(0);
+        self.pairs.clear();
+        self.before = 0;
+    }
+}
+
+/// Keys of at most 128 bits, with the quarters in which each stands.
 struct Ipv6 {
-    /// The pairs that were noted last.
-    seen: Vec<(u128, u16)>,
-    pairs: Vec<(u128, u16)>,
+    /// The keys that were noted last, with the place of the pair and one more.
+    seen: Vec<(u128, u32)>,
+    pairs: Vec<Ipv6Pair>,
+    /// How many pairs there were before the granule.
+    before: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Ipv6Pair {
+    key: u128,
+    granule: u16,
+    /// A bit for each.
+    quarters: u8,
 }
 
 impl Ipv6 {
     fn new() -> Self {
-        Self { seen: vec![(0, u16::MAX); PLACES_IPV6], pairs: Vec::new() }
+        Self { seen: vec![(0, 0); PLACES_IPV6], pairs: Vec::new(), before: 0 }
+    }
+
+    fn begin_granule(&mut self) {
+        self.before = self.pairs.len() as u32;
     }
 
     #[inline]
-    fn note(&mut self, key: u128, granule: u16) {
+    fn note(&mut self, key: u128, granule: u16, quarter: u8) {
         let folded = (key as u64 ^ (key >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let at = (folded >> 54) as usize % PLACES_IPV6;
-        if self.seen[at] != (key, granule) {
-            self.seen[at] = (key, granule);
-            self.pairs.push((key, granule));
+        let (seen, place) = self.seen[at];
+        if seen == key && place > self.before {
+            if let Some(pair) = self.pairs.get_mut(place as usize - 1) {
+                pair.quarters |= quarter;
+            }
+            return;
         }
+        self.pairs.push(Ipv6Pair { key, granule, quarters: quarter });
+        self.seen[at] = (key, self.pairs.len() as u32);
     }
 
     fn clear(&mut self) {
-        self.seen.fill((0, u16::MAX));
+        self.seen.fill((0, 0));
         self.pairs.clear();
+        self.before = 0;
     }
 }

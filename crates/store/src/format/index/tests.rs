@@ -14,7 +14,8 @@ use tapdeck_testkit::SplitMix64;
 
 use super::close::merge;
 use super::image::rewriting;
-use super::{Builder, Checker, Granule, Index};
+use super::spots::Spot;
+use super::{Builder, Checker, Difference, Granule, Index, Quarters};
 use crate::format::name::SegmentName;
 use crate::io::{Directory, Object, PAGE, State, object_of};
 use crate::span::Span;
@@ -172,7 +173,7 @@ fn truth(granules: &[Granule], packets: &[Made]) -> BTreeMap<(Class, u128), BTre
 }
 
 fn places(granules: &[Granule]) -> BTreeSet<u64> {
-    granules.iter().filter(|g| g.wanted).map(|g| g.place.start).collect()
+    granules.iter().filter(|g| g.wanted != 0).map(|g| g.place.start).collect()
 }
 
 fn ask(index: &mut Index, class: Class, first: u128, last: u128) -> BTreeSet<u64> {
@@ -197,7 +198,8 @@ fn check(index: &mut Index, packets: &[Made], pieces: &[DraftEntry], exact: bool
         .collect();
     for g in &granules {
         let bytes = &whole[g.place.start as usize - 4096..g.place.end as usize - 4096];
-        assert_eq!(crc32c::crc32c(bytes), g.checksum);
+        assert_eq!(crc32c::crc32c(bytes), g.quarters.checksum());
+        assert!(g.quarters.are_those_of(bytes));
     }
     let truth = truth(&granules, packets);
     let step = (truth.len() / 1000).max(1);
@@ -253,11 +255,84 @@ fn ranges_and_combinations_are_those_of_their_parts() {
     // Granules that tell of losses come along, if only for those.
     let telling = index.select(&Plan::Any(Vec::new()), Span::ALL).unwrap();
     let lost: u64 = telling.iter().flat_map(|g| &g.dropped).map(|d| d.1).sum();
-    assert!(lost > 0 && telling.iter().all(|g| !g.wanted));
+    assert!(lost > 0 && telling.iter().all(|g| g.wanted == 0));
     let (after_ns, before_ns) = (granules[5].first_ns, granules[5].last_ns + 1);
     let some = index.select(&Plan::All, Span { after_ns, before_ns }).unwrap();
-    assert!(some.contains(&Granule { wanted: true, ..granules[5].clone() }));
+    assert!(some.contains(&Granule { wanted: Quarters::ALL, ..granules[5].clone() }));
     assert!(some.len() < 10, "neighbours only");
+}
+
+/// Traffic in which most addresses are in few granules.
+const THIN: Traffic = Traffic { hosts: 100_000, ports: 2000, longest: 1400 };
+
+/// Returns where the quarters lie that an index names for a key.
+fn quarters_asked(index: &mut Index, class: Class, key: u128) -> Vec<std::ops::Range<u64>> {
+    let plan = Plan::Keys { class, first: key, last: key };
+    let granules = index.select(&plan, Span::ALL).unwrap();
+    let wanted = granules.iter().filter(|granule| granule.wanted != 0);
+    wanted.flat_map(Granule::to_read).map(|part| part.place).collect()
+}
+
+#[test]
+fn of_rare_addresses_only_the_quarters_are_read_in_which_they_stand() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, packets) = segment(31, 40, 1 << 20, THIN);
+    let storage = Directory::new(dir.path());
+    let mut of_log = save_log(dir.path(), &log(&pieces));
+    close(dir.path(), 1 << 30);
+    let mut closed = Index::open(&storage, &name(false), 1 << 30).unwrap().expect("an index");
+    verify(dir.path(), &pieces);
+    let granules = closed.select(&Plan::All, Span::ALL).unwrap();
+    assert!(granules.iter().all(|granule| granule.quarters.each().len() == 4));
+    let mut blocks: BTreeMap<(Class, u128), Vec<u64>> = BTreeMap::new();
+    for packet in &packets {
+        for key in keys(&packet.frame) {
+            blocks.entry(key).or_default().push(packet.at);
+        }
+    }
+    let is_address = |class| {
+        use Class::{DestinationIpv4, DestinationIpv6, SourceIpv4, SourceIpv6};
+        matches!(class, SourceIpv4 | DestinationIpv4 | SourceIpv6 | DestinationIpv6)
+    };
+    let (mut read, mut whole) = (0, 0);
+    let rare = blocks.iter().filter(|((class, _), blocks)| is_address(*class) && blocks.len() < 5);
+    for ((class, key), blocks) in rare.step_by(50) {
+        for index in [&mut of_log, &mut closed] {
+            let parts = quarters_asked(index, *class, *key);
+            for at in blocks {
+                let there = parts.iter().any(|part| part.contains(at));
+                assert!(there, "{class:?} {key:#x} at {at} of {parts:?}");
+            }
+            read += parts.iter().map(|part| part.end - part.start).sum::<u64>();
+        }
+        let of_block = |at: &u64| granules.partition_point(|granule| granule.place.end <= *at);
+        let numbers: BTreeSet<usize> = blocks.iter().map(of_block).collect();
+        let len = |number: &usize| granules[*number].place.end - granules[*number].place.start;
+        // Those that tell of losses are read whole.
+        whole += 2 * numbers.iter().map(len).sum::<u64>();
+    }
+    assert!(whole > 10 << 20 && read < whole * 2 / 3, "{read} of {whole} bytes");
+}
+
+#[test]
+fn keys_of_one_packet_are_looked_for_in_one_quarter() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, packets) = segment(32, 40, 1 << 20, THIN);
+    save_log(dir.path(), &log(&pieces));
+    close(dir.path(), 1 << 30);
+    let storage = Directory::new(dir.path());
+    let mut index = Index::open(&storage, &name(false), 1 << 30).unwrap().expect("an index");
+    let of = |keys: &[(Class, u128)], class| keys.iter().find(|key| key.0 == class).copied();
+    for packet in packets.iter().step_by(997) {
+        let keys = keys(&packet.frame);
+        let pairs = [Class::SourceIpv4, Class::DestinationIpv4].map(|class| of(&keys, class));
+        let [Some(source), Some(destination)] = pairs else { continue };
+        let key = |(class, key)| Plan::Keys { class, first: key, last: key };
+        let plan = Plan::Every(vec![key(source), key(destination)]);
+        let found = index.select(&plan, Span::ALL).unwrap();
+        let parts = found.iter().filter(|granule| granule.wanted != 0).flat_map(Granule::to_read);
+        assert!(parts.into_iter().any(|part| part.place.contains(&packet.at)));
+    }
 }
 
 #[test]
@@ -336,7 +411,7 @@ fn neighbouring_sections_are_read_at_once() {
     let opening = counted.reads.swap(0, Relaxed);
     assert_eq!((opening, index.granules()), (2, PIECES as u64), "its head and its directory");
     assert_eq!(index.select(&Plan::All, Span::ALL).unwrap().len(), PIECES);
-    assert_eq!(counted.reads.swap(0, Relaxed), 1, "all granules, of four sections");
+    assert_eq!(counted.reads.swap(0, Relaxed), 1, "all granules, of sixteen sections");
 }
 
 #[test]
@@ -473,8 +548,43 @@ fn classes_that_are_not_known_change_no_answer() {
     }
 }
 
+#[test]
+fn a_quarter_that_is_left_out_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, _) = segment(33, 5, 1 << 20, THIN);
+    save_log(dir.path(), &log(&pieces));
+    let image = close(dir.path(), 1 << 30);
+    assert!(rewriting::with_spots(&image, |_, _| {}) == image);
+    let rewrite = |change: &dyn Fn(&mut Spot)| {
+        let mut changed = 0;
+        let image = rewriting::with_spots(&image, |class, spots| {
+            let is_rare = class == Class::SourceIpv4 && spots[0].quarters() != Quarters::ALL;
+            if is_rare && changed == 0 {
+                change(&mut spots[0]);
+                changed += 1;
+            }
+        });
+        assert_eq!(changed, 1);
+        fs::write(name(false).index_path(dir.path()), image).unwrap();
+        differences(dir.path(), &pieces)
+    };
+    let one_more = |spot: &mut Spot| *spot = Spot::whole(spot.granule());
+    assert_eq!(rewrite(&one_more), []);
+    let another = |spot: &mut Spot| {
+        *spot = Spot::new(spot.granule(), Quarters::ALL & !spot.quarters());
+    };
+    let found = rewrite(&another);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].what.contains("in a quarter that the index does not name"), "{found:?}");
+    assert!(!found[0].is_segments);
+}
+
 /// Holds an index against its segment.
 fn verify(dir: &Path, pieces: &[DraftEntry]) {
+    assert_eq!(differences(dir, pieces), []);
+}
+
+fn differences(dir: &Path, pieces: &[DraftEntry]) -> Vec<Difference> {
     let index =
         Index::open(&Directory::new(dir), &name(false), 1 << 30).unwrap().expect("an index");
     let mut checker = Checker::new(index, &name(false), vec![LinkType::ETHERNET]).unwrap();
@@ -485,7 +595,7 @@ fn verify(dir: &Path, pieces: &[DraftEntry]) {
         checker.take(&blocks, &mut differences).unwrap();
     }
     checker.finish(&mut differences).unwrap();
-    assert_eq!(differences, []);
+    differences
 }
 
 #[test]
@@ -515,34 +625,72 @@ fn a_class_that_is_not_told_of_may_be_anywhere() {
     verify(dir.path(), &pieces);
 }
 
+/// A key and the runs of its granules.
+type KeyRuns = (u128, Vec<(u32, u32)>);
+
+/// What an index says of granules and keys, without quarters.
+fn by_granules(contents: &IndexContents) -> (Vec<Granule>, BTreeSet<KeyRuns>) {
+    let undivided = |granule: &Granule| {
+        let len = (granule.place.end - granule.place.start) as u32;
+        let quarters = Quarters::one(len, granule.quarters.checksum());
+        Granule { quarters, ..granule.clone() }
+    };
+    let granules = contents.tables.iter().flatten().map(undivided).collect();
+    (granules, contents.keys.iter().cloned().collect())
+}
+
+/// Asserts that an index of an older version says the same of granules and keys. Where two keys
+/// must be in one packet, it may name more granules.
+fn assert_older(older: &IndexContents, newer: &IndexContents, plans: &[Plan]) {
+    assert!(by_granules(older) == by_granules(newer) && older.indexed == newer.indexed);
+    for (plan, (older, newer)) in plans.iter().zip(older.answers.iter().zip(&newer.answers)) {
+        let (older, newer) = (places(older), places(newer));
+        assert!(older.is_superset(&newer), "{plan}");
+        assert!(matches!(plan, Plan::Every(_)) || older == newer, "{plan}");
+    }
+}
+
 #[test]
-fn version_1_is_still_read() {
+fn older_versions_are_still_read() {
+    let to_1 = |image: &[u8]| rewriting::to_version_1(&rewriting::to_version_2(image));
+    for version in 1..=2 {
+        let to_old = |image: &[u8]| match version {
+            1 => to_1(image),
+            _ => rewriting::to_version_2(image),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let (pieces, packets) = segment(22, 5, 150_000, MIX);
+        let plans = plans(&mut SplitMix64(22), &packets);
+        let logs = [log(&pieces[..3]), log(&pieces[3..])];
+        save_log(dir.path(), &logs.concat());
+        let of_log = contents_of(dir.path(), true, &plans);
+        let image = close(dir.path(), 1 << 30);
+        let of_index = contents_of(dir.path(), false, &plans);
+
+        // A log that a recorder of the older version began, and one of this one went on with.
+        let [first, second] = &logs;
+        let old = to_old(first);
+        assert_eq!((old[8], first[8]), (version, 3));
+        fs::remove_file(name(false).index_path(dir.path())).unwrap();
+        save_log(dir.path(), &[&old[..], second].concat());
+        assert_older(&contents_of(dir.path(), true, &plans), &of_log, &plans);
+        assert_eq!(close(dir.path(), 1 << 30)[8], 3);
+        assert_older(&contents_of(dir.path(), false, &plans), &of_index, &plans);
+        verify(dir.path(), &pieces);
+
+        fs::write(name(false).index_path(dir.path()), to_old(&image)).unwrap();
+        assert_older(&contents_of(dir.path(), false, &plans), &of_index, &plans);
+        verify(dir.path(), &pieces);
+    }
+}
+
+#[test]
+fn a_version_to_come_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (pieces, packets) = segment(22, 5, 150_000, MIX);
-    let plans = plans(&mut SplitMix64(22), &packets);
-    let logs = [log(&pieces[..3]), log(&pieces[3..])];
-    save_log(dir.path(), &logs.concat());
-    let of_log = contents_of(dir.path(), true, &plans);
-    let image = close(dir.path(), 1 << 30);
-    let of_index = contents_of(dir.path(), false, &plans);
-
-    // A log that a recorder of version 1 began, and one of version 2 went on with.
-    let [first, second] = &logs;
-    let old = rewriting::to_version_1(first);
-    assert_eq!((&old[8..12], &first[8..12]), (&[1, 0, 0, 0][..], &[2, 0, 0, 0][..]));
-    fs::remove_file(name(false).index_path(dir.path())).unwrap();
-    save_log(dir.path(), &[&old[..], second].concat());
-    assert!(contents_of(dir.path(), true, &plans) == of_log);
-    // What version 1 has no class for is in no index of a log that it began.
-    let known = rewriting::with_classes(&image, |classes| classes.retain(|class| class.0 < 12));
-    assert!(close(dir.path(), 1 << 30) == known, "it becomes version 2");
-
-    fs::write(name(false).index_path(dir.path()), rewriting::to_version_1(&image)).unwrap();
-    assert!(contents_of(dir.path(), false, &plans) == of_index);
-    verify(dir.path(), &pieces);
-
-    let mut later = image.clone();
-    later[8] = 3;
+    let (pieces, _) = segment(23, 2, 150_000, MIX);
+    save_log(dir.path(), &log(&pieces));
+    let mut later = close(dir.path(), 1 << 30);
+    later[8] = 4;
     let checksum = crc32c::crc32c(&later[..116]);
     later[116..120].copy_from_slice(&checksum.to_le_bytes());
     fs::write(name(false).index_path(dir.path()), &later).unwrap();

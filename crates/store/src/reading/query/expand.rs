@@ -11,7 +11,7 @@ use super::order::Rank;
 use super::request::Request;
 use super::snapshot::Segment;
 use super::source::{Looked, Loss, Unread};
-use crate::format::index::{Granule, Index};
+use crate::format::index::{Granule, Index, Part, Quarter};
 use crate::format::segment::open_segment;
 use crate::io::Access;
 
@@ -157,15 +157,17 @@ impl Expansion<'_> {
             }
             let span = self.request.span;
             let is_inside = span.contains(granule.first_ns) && span.contains(granule.last_ns);
-            if !granule.wanted && is_inside {
+            if granule.wanted == 0 && is_inside {
                 self.loss(granule)?;
                 continue;
             }
             self.outcome.progress.wanted += 1;
-            if !run.takes(&place, self.request.piece_bytes) {
-                self.end_run(&mut run);
+            for part in granule.to_read() {
+                if !run.takes(&part.place, self.request.piece_bytes) {
+                    self.end_run(&mut run);
+                }
+                run.add(part, granule.first_ns);
             }
-            run.add(&granule);
         }
         self.end_run(&mut run);
         Ok(())
@@ -186,21 +188,20 @@ impl Expansion<'_> {
     }
 
     fn end_run(&mut self, run: &mut Run) {
-        let Run { place, bound_ns, granules } = std::mem::take(run);
-        if !granules.is_empty() {
+        let Run { place, bound_ns, quarters } = std::mem::take(run);
+        if !quarters.is_empty() {
             let rank = Rank { bound_ns, segment: self.number, begin: place.start };
-            self.outcome.unread.push((rank, Unread::Granules(granules)));
+            self.outcome.unread.push((rank, Unread::Quarters(quarters)));
         }
     }
 }
 
-/// Granules one after the other, which are read at once.
+/// Quarters of granules one after the other, which are read at once.
 #[derive(Default)]
 struct Run {
     place: Range<u64>,
     bound_ns: i64,
-    /// The length and the CRC32C of each granule.
-    granules: Vec<(u32, u32)>,
+    quarters: Vec<Quarter>,
 }
 
 impl Run {
@@ -208,14 +209,14 @@ impl Run {
         self.place.end == place.start && place.end - self.place.start <= most as u64
     }
 
-    fn add(&mut self, granule: &Granule) {
-        if self.granules.is_empty() {
-            self.place = granule.place.clone();
-            self.bound_ns = granule.first_ns;
+    fn add(&mut self, Part { place, quarters }: Part, bound_ns: i64) {
+        if self.quarters.is_empty() {
+            (self.place, self.bound_ns) = (place, bound_ns);
+        } else {
+            self.place.end = place.end;
+            self.bound_ns = self.bound_ns.min(bound_ns);
         }
-        self.place.end = granule.place.end;
-        self.bound_ns = self.bound_ns.min(granule.first_ns);
-        self.granules.push(((granule.place.end - granule.place.start) as u32, granule.checksum));
+        self.quarters.extend(quarters);
     }
 }
 

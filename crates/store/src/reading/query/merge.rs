@@ -15,6 +15,7 @@ use super::crew::{Crew, THREADS};
 use super::error::Error;
 use super::losses::Losses;
 use super::note::Note;
+use super::opened::Opened;
 use super::order::{Key, Rank};
 use super::packet::{Matcher, Packet};
 use super::piece::{FoundPacket, FoundPackets};
@@ -143,7 +144,8 @@ impl<M: Matcher + Clone + Send + 'static> Query<M> {
         let rings = segments.iter().map(|s| s.head.interfaces.len()).max().unwrap_or(0);
         let share = memory / (4 * rings.max(1)) / 4096 * 4096;
         let piece_bytes = share.clamp(SMALLEST_PIECE, PIECE);
-        let request = Arc::new(Request { snapshot, span, plan, piece_bytes });
+        let request =
+            Arc::new(Request { snapshot, span, plan, piece_bytes, opened: Opened::default() });
         let mut query = Self {
             memory,
             crew: Crew::new(Reader::new(request.clone(), matcher)),

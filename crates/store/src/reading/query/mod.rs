@@ -53,6 +53,7 @@ mod losses;
 mod make;
 mod merge;
 mod note;
+mod opened;
 mod order;
 mod overviews;
 mod packet;

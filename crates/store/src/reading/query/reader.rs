@@ -20,6 +20,7 @@ use super::request::Request;
 use super::scan::{Context, Scanner};
 use super::snapshot::{Contents, Segment};
 use super::source::{Looked, Unread};
+use crate::format::index::Quarter;
 use crate::format::segment::open_segment;
 use crate::io::{Access, Object};
 
@@ -55,7 +56,7 @@ impl<M: Matcher> Reader<M> {
         let bytes = match &unread {
             Unread::Whole => snapshot.parts().get(number).map_or(0, |(bytes, _)| *bytes),
             Unread::Stretch { end, .. } if *end != UNMEASURED => end - rank.begin,
-            Unread::Granules(_) => unread.bytes(0) as u64,
+            Unread::Quarters(_) => unread.bytes(0) as u64,
             Unread::Stretch { .. } | Unread::Overview(_) | Unread::Again { .. } => 0,
         };
         let outcome = match &snapshot.contents {
@@ -82,7 +83,7 @@ impl<M: Matcher> Reader<M> {
             Unread::Whole => expand(&self.request, segment, rank.segment),
             Unread::Overview(number) => Ok(expand_overview(&self.request, number)),
             Unread::Stretch { end, object, .. } => self.stretch(segment, rank, end, object),
-            Unread::Granules(granules) => self.granules(segment, rank, &granules),
+            Unread::Quarters(quarters) => self.quarters(segment, rank, &quarters),
             Unread::Again { len, from, .. } => self.again(segment, rank, len, from),
         }
     }
@@ -102,7 +103,7 @@ impl<M: Matcher> Reader<M> {
                 let context = context.unwrap_or_else(|| capture.context_at(rank.begin));
                 self.scan(capture, rank, context, object)
             }
-            Unread::Granules(granules) => self.foreign_granules(capture, rank, &granules),
+            Unread::Quarters(granules) => self.foreign_granules(capture, rank, &granules),
             Unread::Overview(_) => Ok(Looked::default()),
             Unread::Again { len, from, context } => {
                 let context = context.unwrap_or_else(|| capture.context_at(rank.begin));
@@ -152,26 +153,26 @@ impl<M: Matcher> Reader<M> {
         Ok(outcome)
     }
 
-    /// Reads granules that the index names.
-    fn granules(
+    /// Reads quarters of granules that the index names.
+    fn quarters(
         &mut self,
         segment: &Segment,
         rank: Rank,
-        granules: &[(u32, u32)],
+        quarters: &[Quarter],
     ) -> io::Result<Looked> {
         let request = self.request.clone();
-        let len: u64 = granules.iter().map(|(len, _)| u64::from(*len)).sum();
-        let have = self.load(segment, rank.begin, len as usize)?;
+        let len: u64 = quarters.iter().map(|quarter| u64::from(quarter.len)).sum();
+        let have = self.load(segment, rank, len as usize)?;
         let mut collector =
             Collector::new(&request.snapshot, &segment.head.interfaces, request.span, self.keep);
         let mut notes = Vec::new();
         let mut begin = rank.begin;
-        for (len, checksum) in granules {
-            let place = begin..begin + u64::from(*len);
+        for quarter in quarters {
+            let place = begin..begin + u64::from(quarter.len);
             begin = place.end;
-            let note = self.granule(segment, &place, *checksum, &mut collector);
-            if matches!(note, Some(Note::Damaged { .. })) && granules.len() > 1 {
-                return Ok(one_by_one(rank, granules, have));
+            let note = self.quarter(segment, &place, quarter.checksum, &mut collector);
+            if matches!(note, Some(Note::Damaged { .. })) && quarters.len() > 1 {
+                return Ok(one_by_one(rank, quarters, have));
             }
             notes.extend(note);
         }
@@ -184,8 +185,8 @@ impl<M: Matcher> Reader<M> {
         Ok(outcome)
     }
 
-    /// Gathers what is in a granule that was loaded.
-    fn granule(
+    /// Gathers what is in a quarter of a granule that was loaded.
+    fn quarter(
         &mut self,
         segment: &Segment,
         place: &Range<u64>,
@@ -210,7 +211,7 @@ impl<M: Matcher> Reader<M> {
         from: Option<Key>,
     ) -> io::Result<Looked> {
         let request = self.request.clone();
-        let have = self.load(segment, rank.begin, len as usize)?;
+        let have = self.load(segment, rank, len as usize)?;
         let mut collector =
             Collector::new(&request.snapshot, &segment.head.interfaces, request.span, true);
         let place = rank.begin..rank.begin + len;
@@ -282,32 +283,32 @@ impl<M: Matcher> Reader<M> {
         Ok(outcome)
     }
 
-    /// Reads granules of a capture file that its index names.
+    /// Reads granules of a capture file that its index names, which are not divided.
     fn foreign_granules(
         &mut self,
         capture: &CaptureFile,
         rank: Rank,
-        granules: &[(u32, u32)],
+        granules: &[Quarter],
     ) -> io::Result<Looked> {
         let request = self.request.clone();
         let object = capture.open(&*request.snapshot.storage)?;
         let mut collector = Collector::new(&request.snapshot, &[], request.span, self.keep);
         let (mut notes, mut unseen, mut read_bytes) = (Vec::new(), Vec::new(), 0);
         let mut begin = rank.begin;
-        for (len, checksum) in granules {
-            let end = begin + u64::from(*len);
+        for granule in granules {
+            let end = begin + u64::from(granule.len);
             let passed = self.scanner.read(
                 &*object,
                 &capture.context_at(begin),
                 begin..end,
-                *len as usize,
+                granule.len as usize,
                 &mut |described| request.snapshot.known_interface(&described),
                 |at, record| collector.packet(at, &record.packet, &self.matcher),
             )?;
             read_bytes += passed.bytes_read;
             unseen.extend(passed.unseen);
             // By its length and time this is the file that was indexed.
-            if crc32c::crc32c(self.scanner.bytes()) != *checksum {
+            if crc32c::crc32c(self.scanner.bytes()) != granule.checksum {
                 notes.push(Note::Changed { segment: capture.name.clone(), at: begin });
             }
             begin = end;
@@ -353,16 +354,17 @@ impl<M: Matcher> Reader<M> {
         Ok(Looked { progress, packets, notes, ..Looked::default() })
     }
 
-    /// Puts a piece of a segment into the buffer, past caches if that can be. Returns how much of
-    /// the piece there is.
+    /// Puts a piece of a segment from where a rank begins into the buffer, past caches if that can
+    /// be. Returns how much of the piece there is.
     ///
     /// A segment that is being written is read through the cache: ext4 and XFS keep a file's lock
     /// while they read it directly, and a recorder that makes the file longer would wait until the
     /// disk, which hears others first, has answered the query.
-    fn load(&mut self, segment: &Segment, at: u64, len: usize) -> io::Result<usize> {
+    fn load(&mut self, segment: &Segment, rank: Rank, len: usize) -> io::Result<usize> {
         let storage = &*self.request.snapshot.storage;
         let access = if segment.name.live { Access::Ranges } else { Access::Once };
-        let object = open_segment(storage, &segment.name, access)?;
+        let open = || open_segment(storage, &segment.name, access);
+        let (object, at) = (self.request.opened.get(rank.segment, open)?, rank.begin);
         let have = self.blocks.load(&*object, &segment.head.section, at, len)?;
         object.forget(at..at + have as u64);
         Ok(have)
@@ -405,14 +407,14 @@ fn damaged(
     Some(Note::Damaged { segment: segment.name.to_string(), at: good, what: what.to_owned() })
 }
 
-/// Has granules looked at one by one, so that a damaged one does not touch the others.
-fn one_by_one(rank: Rank, granules: &[(u32, u32)], have: usize) -> Looked {
+/// Has quarters looked at one by one, so that a damaged one does not touch the others.
+fn one_by_one(rank: Rank, quarters: &[Quarter], have: usize) -> Looked {
     let mut outcome = Looked::default();
     outcome.progress.read_bytes = have as u64;
     let mut begin = rank.begin;
-    for granule in granules {
-        outcome.unread.push((Rank { begin, ..rank }, Unread::Granules(vec![*granule])));
-        begin += u64::from(granule.0);
+    for quarter in quarters {
+        outcome.unread.push((Rank { begin, ..rank }, Unread::Quarters(vec![*quarter])));
+        begin += u64::from(quarter.len);
     }
     outcome
 }

@@ -2,6 +2,7 @@
 
 use tapdeck_packet::key::Plan;
 
+use super::opened::Opened;
 use super::snapshot::Snapshot;
 use crate::span::Span;
 
@@ -13,4 +14,5 @@ pub struct Request {
     pub plan: Plan,
     /// About how many bytes one look at an unread stretch reads.
     pub piece_bytes: usize,
+    pub opened: Opened,
 }

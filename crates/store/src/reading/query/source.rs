@@ -8,6 +8,7 @@ use super::order::{Key, Rank};
 use super::piece::{FoundPackets, Gathered, PiecePlace};
 use super::progress::Progress;
 use super::scan::Context;
+use crate::format::index::Quarter;
 use crate::format::unseen::UnseenSpan;
 use crate::io::Object;
 
@@ -27,8 +28,8 @@ pub enum Unread {
         context: Option<Context>,
         object: Option<Arc<dyn Object>>,
     },
-    /// Granules one after the other that the index names: length and CRC32C of each.
-    Granules(Vec<(u32, u32)>),
+    /// Quarters of granules one after the other that the index names.
+    Quarters(Vec<Quarter>),
     /// What was read before and had to be forgotten, from a packet on; or what is known from the
     /// index in sum, all of it. It was counted already.
     Again { len: u64, from: Option<Key>, context: Option<Context> },
@@ -43,7 +44,7 @@ impl Unread {
         match self {
             Self::Whole | Self::Overview(_) => 0,
             Self::Stretch { .. } => piece_bytes,
-            Self::Granules(granules) => granules.iter().map(|(len, _)| *len as usize).sum(),
+            Self::Quarters(quarters) => quarters.iter().map(|quarter| quarter.len as usize).sum(),
             Self::Again { len, .. } => *len as usize,
         }
     }

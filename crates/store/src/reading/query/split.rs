@@ -9,6 +9,7 @@ use tapdeck_packet::key::Plan;
 use super::error::Error;
 use super::expand::{expand, expand_capture};
 use super::merge::begin_with;
+use super::opened::Opened;
 use super::order::Rank;
 use super::overviews::expand_overview;
 use super::request::Request;
@@ -33,7 +34,7 @@ pub fn split(
     let parts = snapshot.parts();
     let mut unread: Vec<Work> = begin_with(&snapshot, &parts, &plan).into_iter().collect();
     let piece_bytes = (bytes / PARTS) as usize;
-    let request = Request { snapshot, span, plan, piece_bytes };
+    let request = Request { snapshot, span, plan, piece_bytes, opened: Opened::default() };
     let mut weights = Vec::new();
     while let Some((rank, work)) = unread.pop() {
         let (at, number) = (rank.bound_ns, rank.segment);
@@ -52,7 +53,7 @@ pub fn split(
                 }
             }
             Unread::Stretch { end, .. } => weights.push((at, end - rank.begin)),
-            Unread::Granules(_) | Unread::Again { .. } => weights.push((at, work.bytes(0) as u64)),
+            Unread::Quarters(_) | Unread::Again { .. } => weights.push((at, work.bytes(0) as u64)),
         }
     }
     Ok(cut(span, weights, bytes))

@@ -205,7 +205,8 @@ impl Scene {
         let granules = index.select(&Plan::All, ALL).unwrap();
         for granule in &granules {
             let bytes = &self.body[granule.place.start as usize..granule.place.end as usize];
-            assert_eq!(granule.checksum, crc32c::crc32c(bytes), "as the file has it");
+            assert_eq!(granule.quarters.checksum(), crc32c::crc32c(bytes), "as the file has it");
+            assert!(granule.quarters.are_those_of(bytes));
         }
         let names = [&self.name.closed().to_string(), "tapdeck-00000001-20260102T030405Z.index"];
         assert_eq!(self.files(), names.map(String::from).into());

@@ -6,15 +6,19 @@ use std::sync::Arc;
 use tapdeck_packet::key::Class;
 
 use super::{
-    Directory, GROUP_ROOM, GranuleRun, HEADER, Header, LONGEST, Opening, Section, decode_granules,
-    key_of,
+    Directory, GROUP_ROOM, GranuleRun, HEADER, Header, LONGEST, Opening, Section, VERSION_2,
+    decode_granules, key_of,
 };
 use crate::format::index::code::{Bytes, Room, damaged};
-use crate::format::index::granule::Granule;
+use crate::format::index::granule::{Granule, Quarters};
+use crate::format::index::spots::{FORM_SHIFT, take_spots};
 use crate::io::{Object, PAGE};
 
 /// Bytes of sections that are read at once, unless one alone is longer.
 const ROW: u64 = 256 << 10;
+/// Bytes between two sections that are read with them: a read takes longer to come than so many
+/// bytes do.
+const GAP: u64 = 32 << 10;
 
 /// An image that can be read.
 #[derive(Debug)]
@@ -23,6 +27,7 @@ pub(in crate::format::index) struct Image {
     /// Where the image begins in its source.
     base: u64,
     pub len: u64,
+    pub version: u32,
     pub header: Header,
     pub directory: Directory,
     pub bytes_read: u64,
@@ -43,7 +48,8 @@ impl Image {
             return Err(damaged("it is longer than its file"));
         }
         let directory = Directory::default();
-        let mut image = Self { source, base, len, header, directory, bytes_read: HEADER as u64 };
+        let bytes_read = HEADER as u64;
+        let mut image = Self { source, base, len, version, header, directory, bytes_read };
         image.directory = Directory::decode(&image.read(at)?, version, room)?;
         Ok(image)
     }
@@ -51,29 +57,27 @@ impl Image {
     /// Makes an image of what has keys and nothing else, whose directory is not read yet.
     pub fn of_keys(source: Arc<dyn Object>, len: u64) -> Self {
         let (header, directory) = (Header::default(), Directory::default());
-        Self { source, base: 0, len, header, directory, bytes_read: 0 }
+        Self { source, base: 0, len, version: VERSION_2, header, directory, bytes_read: 0 }
     }
 
     pub fn read(&mut self, section: Section) -> io::Result<Vec<u8>> {
         self.read_row(&[section])
     }
 
-    /// Returns the bytes of sections that lie one behind the other.
+    /// Returns the bytes from the beginning of the first of some sections to the end of the last,
+    /// which lie in this order.
     fn read_row(&mut self, row: &[Section]) -> io::Result<Vec<u8>> {
         if row.iter().any(|s| s.end() > self.len || u64::from(s.len) > LONGEST) {
             return Err(damaged("a section is outside of it"));
         }
-        let mut bytes = vec![0; row.iter().map(|section| section.len as usize).sum()];
-        let start = row.first().map_or(0, |section| section.offset);
-        self.source.read_exact_at(&mut bytes, self.base + start)?;
+        let (Some(first), Some(last)) = (row.first(), row.last()) else { return Ok(Vec::new()) };
+        let mut bytes = vec![0; last.end().saturating_sub(first.offset) as usize];
+        self.source.read_exact_at(&mut bytes, self.base + first.offset)?;
         self.bytes_read += bytes.len() as u64;
-        let mut rest = &bytes[..];
         for section in row {
-            let (of_section, behind) = rest.split_at(section.len as usize);
-            if crc32c::crc32c(of_section) != section.checksum {
+            if crc32c::crc32c(part_of(&bytes, first, section)) != section.checksum {
                 return Err(damaged("the checksum of a section is wrong"));
             }
-            rest = behind;
         }
         Ok(bytes)
     }
@@ -88,36 +92,38 @@ impl Image {
         while first < sections.len() {
             let row = row_of(&sections[first..]);
             let bytes = self.read_row(row)?;
-            let mut rest = &bytes[..];
             for (number, section) in (first..).zip(row) {
-                let (of_section, behind) = rest.split_at(section.len as usize);
-                each(number, of_section)?;
-                rest = behind;
+                each(number, part_of(&bytes, &row[0], section))?;
             }
             first += row.len();
         }
         Ok(())
     }
 
-    /// Hands the granules of some groups to `each`, with the group.
+    /// Hands the granules of some groups to `each`, with their numbers.
     pub fn groups(
         &mut self,
         groups: &[GranuleRun],
-        mut each: impl FnMut(&GranuleRun, Vec<Granule>) -> io::Result<()>,
+        mut each: impl FnMut(u32, Granule) -> io::Result<()>,
     ) -> io::Result<()> {
         let sections: Vec<Section> = groups.iter().map(|group| group.section).collect();
+        let version = self.version;
         self.read_each(&sections, |number, bytes| {
             let group = &groups[number];
-            each(group, decode_granules(bytes, group.count, &mut Room::of(GROUP_ROOM))?)
+            let mut next = group.first;
+            decode_granules(bytes, group.count, version, &mut Room::of(GROUP_ROOM), |granule| {
+                next += 1;
+                each(next - 1, granule)
+            })
         })
     }
 
     /// Returns all granules, which take up `room`.
     pub fn granules(&mut self, room: &mut Room) -> io::Result<Vec<Granule>> {
         let mut all = Vec::new();
-        self.groups(&self.directory.groups.clone(), |_, granules| {
-            granules.iter().try_for_each(|granule| granule.take_up(room))?;
-            all.extend(granules);
+        self.groups(&self.directory.groups.clone(), |_, granule| {
+            granule.take_up(room)?;
+            all.push(granule);
             Ok(())
         })?;
         Ok(all)
@@ -126,17 +132,20 @@ impl Image {
     /// Reads all granules and all keys.
     pub fn read_all(&mut self) -> io::Result<()> {
         self.groups(&self.directory.groups.clone(), |_, _| Ok(()))?;
-        Class::ALL.into_iter().try_for_each(|class| self.entries(class, 0, u128::MAX, |_, _, _| {}))
+        Class::ALL
+            .into_iter()
+            .try_for_each(|class| self.entries(class, 0, u128::MAX, |_, _, _, _| {}))
     }
 
-    /// Hands the entries of a class from `first` to `last` to `each`: a key, and the first number
-    /// of a run of its granules and the one behind its last.
+    /// Hands the entries of a class from `first` to `last` to `each`: a key, the first number of a
+    /// run of its granules and the one behind its last, and in which quarters of each the key may
+    /// stand. No granule comes twice for a key.
     pub fn entries(
         &mut self,
         class: Class,
         first: u128,
         last: u128,
-        mut each: impl FnMut(u128, u32, u32),
+        mut each: impl FnMut(u128, u32, u32, u8),
     ) -> io::Result<()> {
         let Some(dictionary) = self.directory.dictionaries.get(&class) else { return Ok(()) };
         let width = dictionary.width(class);
@@ -144,12 +153,12 @@ impl Image {
         let upto = dictionary.sections.partition_point(|(key, _)| *key <= last);
         let sections: Vec<Section> =
             dictionary.sections[from..upto.max(from)].iter().map(|s| s.1).collect();
-        let granules = self.directory.granules;
+        let (granules, version) = (self.directory.granules, self.version);
         self.read_each(&sections, |_, bytes| {
-            let mut entries = Entries::new(bytes, width, granules);
-            while let Some(key) = entries.next(|key, a, b| {
+            let mut entries = Entries::new(bytes, version, width, granules);
+            while let Some(key) = entries.next(|key, from, to, quarters| {
                 if (first..=last).contains(&key) {
-                    each(key, a, b);
+                    each(key, from, to, quarters);
                 }
             })? {
                 if key > last {
@@ -169,15 +178,23 @@ impl Image {
     }
 }
 
+/// Returns the bytes of a section out of those that begin with the first of a row; none where it
+/// does not lie there.
+fn part_of<'a>(bytes: &'a [u8], first: &Section, section: &Section) -> &'a [u8] {
+    let from = section.offset.saturating_sub(first.offset) as usize;
+    bytes.get(from..from.saturating_add(section.len as usize)).unwrap_or_default()
+}
+
 /// Returns the first of some sections and those behind it that are read at once, because they lie
-/// one behind the other: a read takes longer to come than its bytes do.
+/// near one another.
 fn row_of(sections: &[Section]) -> &[Section] {
     let Some(first) = sections.first() else { return sections };
     let mut end = first.end();
     let goes_on = |section: &&Section| {
-        let is_next = section.offset == end && section.end() - first.offset <= ROW;
+        let gap = section.offset.checked_sub(end);
+        let is_near = gap.is_some_and(|gap| gap <= GAP) && section.end() - first.offset <= ROW;
         end = section.end();
-        is_next
+        is_near
     };
     let more = sections[1..].iter().take_while(goes_on).count();
     &sections[..=more]
@@ -186,19 +203,20 @@ fn row_of(sections: &[Section]) -> &[Section] {
 /// Reads the entries of a section of keys.
 pub(in crate::format::index) struct Entries<'a> {
     bytes: Bytes<'a>,
+    version: u32,
     width: usize,
     granules: u32,
     key: [u8; 16],
 }
 
 impl<'a> Entries<'a> {
-    pub fn new(bytes: &'a [u8], width: usize, granules: u32) -> Self {
-        Self::resume(bytes, width, granules, [0; 16])
+    pub fn new(bytes: &'a [u8], version: u32, width: usize, granules: u32) -> Self {
+        Self { bytes: Bytes(bytes), version, width, granules, key: [0; 16] }
     }
 
     /// Makes a reader that goes on behind the entry of a key.
-    pub fn resume(bytes: &'a [u8], width: usize, granules: u32, key: [u8; 16]) -> Self {
-        Self { bytes: Bytes(bytes), width, granules, key }
+    pub fn behind(self, key: [u8; 16]) -> Self {
+        Self { key, ..self }
     }
 
     /// Returns the last key that was read, in the first bytes of an array.
@@ -206,17 +224,26 @@ impl<'a> Entries<'a> {
         self.key
     }
 
-    /// Returns the next key, and hands the runs of its granules to `each`.
-    pub fn next(&mut self, mut each: impl FnMut(u128, u32, u32)) -> io::Result<Option<u128>> {
+    /// Returns the next key, and hands the runs of its granules to `each`, with their quarters.
+    pub fn next(&mut self, mut each: impl FnMut(u128, u32, u32, u8)) -> io::Result<Option<u128>> {
         if self.bytes.0.is_empty() {
             return Ok(None);
         }
-        let shared = usize::from(self.bytes.byte()?);
+        let head = self.bytes.byte()?;
+        let has_form = self.version > VERSION_2;
+        let shared = usize::from(if has_form { head & ((1 << FORM_SHIFT) - 1) } else { head });
         let left = self.width.checked_sub(shared).ok_or_else(|| damaged("a key is too long"))?;
         let rest = self.bytes.take(left)?;
         self.key[shared..self.width].copy_from_slice(rest);
         let key = key_of(&self.key[..self.width]);
-        self.bytes.granules(self.granules, |a, b| each(key, a, b))?;
+        if has_form {
+            let form = head >> FORM_SHIFT;
+            take_spots(&mut self.bytes, form, self.granules, |a, b, in_them| {
+                each(key, a, b, in_them);
+            })?;
+        } else {
+            self.bytes.granules(self.granules, |a, b| each(key, a, b, Quarters::ALL))?;
+        }
         Ok(Some(key))
     }
 

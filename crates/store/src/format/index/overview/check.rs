@@ -25,7 +25,7 @@ pub(crate) fn differences(
     let members = overview.members().to_vec();
     let mut sums = vec![vec![0u64; members.len()]; Class::ALL.len()];
     for (class, sums) in Class::ALL.into_iter().zip(&mut sums) {
-        overview.image.entries(class, 0, u128::MAX, |key, from, to| {
+        overview.image.entries(class, 0, u128::MAX, |key, from, to, _| {
             for sum in &mut sums[from as usize..to as usize] {
                 *sum = sum.wrapping_add(mixed(key));
             }
@@ -58,7 +58,7 @@ pub(crate) fn differences(
                 set.iter().for_each(|hash| sum = sum.wrapping_add(mixed(u128::from(hash))));
             } else {
                 let mut before = None;
-                source.image.entries(class, 0, u128::MAX, |key, _, _| {
+                source.image.entries(class, 0, u128::MAX, |key, _, _, _| {
                     // A key comes once for each run of its granules.
                     if before.replace(key) != Some(key) {
                         sum = sum.wrapping_add(mixed(key));

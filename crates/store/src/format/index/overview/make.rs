@@ -15,9 +15,10 @@ use tapdeck_packet::pcapng::{Error as BlockError, Reader, Record};
 use super::table::{Member, Table};
 use super::{Header, LONGEST_TABLE, Overview, differences};
 use crate::format::index::code::{Room, damaged, put_granules};
-use crate::format::index::image::{Draft, Image, hash};
+use crate::format::index::image::{Draft, EntryKind, Image, hash};
 use crate::format::index::lookup::Index;
 use crate::format::index::merge::{ChunkKeys, MergedKeys, Numbers};
+use crate::format::index::spots::Spot;
 use crate::format::name::SegmentName;
 use crate::format::segment::{APPLICATION_PREFIX, read_beginning};
 use crate::format::unseen::UnseenSpan;
@@ -189,7 +190,7 @@ impl Source {
     /// Returns whether all keys of a class can be read.
     fn can_be_read(&mut self, class: Class) -> bool {
         let has_it = self.image.directory.dictionaries.contains_key(&class);
-        !has_it || self.image.entries(class, 0, u128::MAX, |_, _, _| {}).is_ok()
+        !has_it || self.image.entries(class, 0, u128::MAX, |_, _, _, _| {}).is_ok()
     }
 }
 
@@ -240,7 +241,7 @@ fn write(
         }
         table.members.push(source.member.clone());
     }
-    let mut draft = Draft::new(flush);
+    let mut draft = Draft::new(EntryKind::Lists, flush);
     let table = draft.section(&table.encode())?;
     draft.directory.granules = sources.len() as u32;
     for (number, source) in (0..).zip(sources.iter()) {
@@ -309,7 +310,7 @@ fn exact_len(
     let (mut len, mut members, mut list) = (0, Vec::new(), Vec::new());
     while len <= most && merged.next(&mut members)?.is_some() {
         list.clear();
-        put_granules(&mut list, &members);
+        put_granules(&mut list, members.iter().map(|member| member.granule()));
         members.clear();
         len += (class.width() + list.len()) as u64;
     }
@@ -334,7 +335,8 @@ fn put_hashes(
     let mut all = all.iter();
     draft.class(class, true, |members| {
         let Some(hash) = all.next() else { return io::Result::Ok(None) };
-        let holds = |(number, set): (u32, &RoaringBitmap)| set.contains(hash).then_some(number);
+        let holds =
+            |(number, set): (u32, &RoaringBitmap)| set.contains(hash).then(|| Spot::whole(number));
         members.extend((0..).zip(&sets).filter_map(holds));
         Ok(Some(u128::from(hash)))
     })
@@ -345,7 +347,7 @@ pub(super) fn hashes(image: &mut Image, class: Class) -> io::Result<RoaringBitma
     let dictionary = image.directory.dictionaries.get(&class);
     let is_hashed = dictionary.is_some_and(|dictionary| dictionary.hashed);
     let mut set = RoaringBitmap::new();
-    image.entries(class, 0, u128::MAX, |key, _, _| {
+    image.entries(class, 0, u128::MAX, |key, _, _, _| {
         set.insert(if is_hashed { key } else { hash(key) } as u32);
     })?;
     Ok(set)

@@ -22,6 +22,7 @@ use roaring::RoaringBitmap;
 use tapdeck_packet::key::Plan;
 
 use super::code::{Bytes, Room, damaged};
+use super::granule::Quarters;
 use super::image::{Directory, Image, Section};
 use super::lookup::{add, find, open};
 use super::trust::is_believed;
@@ -166,9 +167,10 @@ impl Overview {
     /// Returns the places of the members that may hold packets of a plan; `None` for all.
     pub fn select(&mut self, plan: &Plan) -> io::Result<Option<RoaringBitmap>> {
         self.read_directory()?;
-        Ok(find(&mut self.image, plan)?.map(|mut found| {
-            add(&mut found, &self.image.directory.opaque);
-            found
+        Ok(find(&mut self.image, plan)?.map(|found| {
+            let mut members = found.iter().map(|quarter| quarter / Quarters::MOST as u32).collect();
+            add(&mut members, &self.image.directory.opaque);
+            members
         }))
     }
 
