@@ -232,11 +232,12 @@ impl Object for DiskObject {
         if !self.is_regular {
             return Ok(0);
         }
+        // Another thread may end it meanwhile, and for the same reason.
+        let is_direct = self.is_direct.load(Relaxed);
         let read = waiting_for_disk(|| {
             let _turn = self.turns.take(buffer.len());
             self.file.read_at(buffer, at)
         });
-        let is_direct = self.is_direct.load(Relaxed);
         match read {
             Err(e) if is_direct && e.kind() == ErrorKind::InvalidInput => {
                 let is_aligned = at.is_multiple_of(PAGE as u64)

@@ -16,7 +16,7 @@ use tapdeck_packet::{header, pcapng};
 use super::granule::{Granule, Quarters, ShedOf, Summary};
 use super::image::{Draft, EntryKind, Header, hash};
 use super::pairs::{Pairs, PlainKeys, Sorted};
-use super::spots::{Spot, add_spot};
+use super::spots::Spot;
 use crate::format::name::SegmentName;
 use crate::io::{Object, prefetch};
 
@@ -407,7 +407,8 @@ impl Builder {
             segment_len: 0,
             summary: summary(&granules),
         };
-        let mut draft = Draft::new(EntryKind::LOG, &mut flush);
+        let kind = if self.ends.is_some() { EntryKind::CHECK } else { EntryKind::LOG };
+        let mut draft = Draft::new(kind, &mut flush);
         let written: io::Result<u64> = granules
             .into_iter()
             .try_for_each(|granule| draft.granule(granule))
@@ -464,7 +465,7 @@ pub(super) fn write_class(
         spots.push(spot);
         at += 1;
         while let Some((_, spot)) = pair(at).filter(|(next, _)| *next == key) {
-            add_spot(spots, spot);
+            spots.push(spot);
             at += 1;
         }
         Ok(Some(key))

@@ -13,7 +13,7 @@ use tapdeck_packet::link::LinkType;
 
 use super::builder::{Builder, Ends};
 use super::code::Room;
-use super::granule::Granule;
+use super::granule::{Granule, Quarters};
 use super::image::{Image, hash};
 use super::keys::TABLES_ROOM;
 use super::lookup::Index;
@@ -217,19 +217,21 @@ fn differ_in(
         return Ok(None);
     }
     let any = hashed(have) || made.iter().any(|(_, made)| hashed(made));
+    // Hashes tell of no quarters.
+    let told = |quarters: u8| if any { Quarters::ALL } else { quarters };
     let mut there = Vec::new();
     let rehash = any && !hashed(have);
     have.entries(class, 0, u128::MAX, |key, from, to, quarters| {
         let key = if rehash { hash(key) } else { key };
         let granules = from.max(numbers.start)..to.min(numbers.end);
-        there.extend(granules.map(|granule| (key, granule, quarters)));
+        there.extend(granules.map(|granule| (key, granule, told(quarters))));
     })?;
     let mut due = Vec::new();
     for (first, made) in made {
         let rehash = any && !hashed(made);
         made.entries(class, 0, u128::MAX, |key, from, to, quarters| {
             let key = if rehash { hash(key) } else { key };
-            due.extend((from..to).map(|granule| (key, *first + granule, quarters)));
+            due.extend((from..to).map(|granule| (key, *first + granule, told(quarters))));
         })?;
     }
     for pairs in [&mut there, &mut due] {

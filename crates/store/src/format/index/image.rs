@@ -17,7 +17,7 @@ use tapdeck_packet::key::Class;
 
 use super::code::{Bytes, Room, add_run, damaged, put, put_granules, put_runs, put_signed};
 use super::granule::{Granule, Quarters, Summary};
-use super::spots::{FORM_SHIFT, Spot, put_spots};
+use super::spots::{FORM_SHIFT, Spot, count_quarters, low_bits, put_spots};
 use crate::format::name::SegmentName;
 use crate::io::PAGE;
 
@@ -392,21 +392,50 @@ pub(super) type Flush<'a> = dyn FnMut(&[u8], u64) -> io::Result<()> + 'a;
 pub(super) enum EntryKind {
     /// Lists of granules, as in version 2 and in overviews.
     Lists,
-    /// Whichever form is short; with quarters for addresses that are in few granules: in at most
-    /// [`FEW`], or in one of so many.
-    Spots { rare: u32 },
+    /// As in version 3: whichever form is short, and quarters of addresses where they are worth
+    /// their room.
+    Spots(Worth),
+}
+
+/// When is it worth while to tell in which quarters an address stands?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Worth {
+    /// Only if not more than one of so many granules has it.
+    rare: u32,
+    /// Only if that takes no more than so many percent of what granules alone would.
+    percent: u64,
 }
 
 impl EntryKind {
-    /// That of an index. There quarters take hardly more room than granules do.
-    pub const CLOSED: Self = Self::Spots { rare: 64 };
+    /// That of an index.
+    pub const CLOSED: Self = Self::Spots(Worth { rare: 8, percent: 125 });
     /// That of a log, which is merged soon: an address that is in few granules of a segment may be
     /// in many of those of a chunk.
-    pub const LOG: Self = Self::Spots { rare: 8 };
+    pub const LOG: Self = Self::Spots(Worth { rare: 4, percent: 200 });
+    /// That of what an index is held against: wherever the index may have them.
+    pub const CHECK: Self = Self::Spots(Worth { rare: 0, percent: u64::MAX });
 }
 
-/// A key in so many granules is always in few.
-const FEW: usize = 4;
+impl Worth {
+    /// Quarters of a key in so few granules are always told.
+    const FEW: usize = 4;
+
+    /// Returns whether to tell in which quarters of `of` granules a key stands.
+    fn tells(self, spots: &[Spot], of: u32) -> bool {
+        let granules = spots.len() as u64;
+        if spots.len() <= Self::FEW || self.rare == 0 {
+            return true;
+        }
+        if granules * u64::from(self.rare) > u64::from(of) {
+            return false;
+        }
+        let count = count_quarters(spots);
+        let bits = u64::from(count) * u64::from(low_bits(count, of) + 2);
+        // A distance to the next granule takes a byte up to 63.
+        let bits_of_granules = if granules * 64 > u64::from(of) { 8 } else { 16 } * granules;
+        bits * 100 <= bits_of_granules * self.percent
+    }
+}
 
 /// Returns whether an index tells in which quarters the keys of a class stand.
 fn has_quarters(class: Class) -> bool {
@@ -544,10 +573,9 @@ impl<'a> Draft<'a> {
         out.extend(&bytes[16 - width + shared..]);
         match self.entries {
             EntryKind::Lists => put_granules(out, spots.iter().map(|spot| spot.granule())),
-            EntryKind::Spots { rare } => {
+            EntryKind::Spots(worth) => {
                 let of = self.directory.granules;
-                let is_rare = spots.len() <= FEW.max((of / rare) as usize);
-                let form = put_spots(out, spots, of, tells_quarters && is_rare);
+                let form = put_spots(out, spots, of, tells_quarters && worth.tells(spots, of));
                 out[start] |= form << FORM_SHIFT;
             }
         }

@@ -174,9 +174,8 @@ impl Pairs {
         }
     }
 
-    /// Returns the pairs of a class in order; some may come twice, or differ only in the quarters.
-    /// Granules come in order already: a stable sort by key is the cheaper the fewer keys there
-    /// are.
+    /// Returns the pairs of a class in order, each once. Granules come in order already: a stable
+    /// sort by key is the cheaper the fewer keys there are.
     pub fn sorted(&mut self, class: Class) -> Sorted<'_> {
         match self.list(class) {
             List::Short(Short { pairs, .. }) => {
@@ -190,10 +189,24 @@ impl Pairs {
             }
             List::Ipv4(Ipv4 { pairs, .. }) => {
                 pairs.sort_by_key(|pair| pair >> 32);
+                pairs.dedup_by(|pair, before| {
+                    let is_same = *pair >> 16 == *before >> 16;
+                    if is_same {
+                        *before |= *pair;
+                    }
+                    is_same
+                });
                 Sorted::Ipv4(pairs)
             }
             List::Ipv6(Ipv6 { pairs, .. }) => {
                 pairs.sort_by_key(|pair| pair.key);
+                pairs.dedup_by(|pair, before| {
+                    let is_same = (pair.key, pair.granule) == (before.key, before.granule);
+                    if is_same {
+                        before.quarters |= pair.quarters;
+                    }
+                    is_same
+                });
                 Sorted::Ipv6(pairs)
             }
         }

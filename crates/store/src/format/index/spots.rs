@@ -12,9 +12,9 @@ mod form {
     pub const GRANULES: u8 = 0;
     /// A bit for each granule.
     pub const BITS: u8 = 1;
-    /// A list of quarters, and in front of it how many there are.
+    /// The distances between quarters, and in front of them how many there are.
     pub const QUARTERS: u8 = 2;
-    /// And a list of one to three quarters is told by this and their number.
+    /// And of one to three quarters by this and their number.
     pub const FEW_QUARTERS: u8 = 2;
     /// A list of one or two granules is told by this and their number.
     pub const FEW_GRANULES: u8 = 5;
@@ -75,24 +75,7 @@ pub(super) fn order(spots: &mut Vec<Spot>) {
 /// are `told`. Returns the form.
 pub(super) fn put_spots(out: &mut Vec<u8>, spots: &[Spot], of: u32, told: bool) -> u8 {
     if told {
-        let count: u32 = spots.iter().map(|spot| spot.quarters().count_ones()).sum();
-        let form = if let Ok(few @ 1..=3) = u8::try_from(count) {
-            form::FEW_QUARTERS + few
-        } else {
-            put(out, u64::from(count));
-            form::QUARTERS
-        };
-        let mut runs = RunCoder::new(out);
-        for spot in spots {
-            let first = spot.granule() * Quarters::MOST as u32;
-            let mut left = spot.quarters();
-            while left != 0 {
-                runs.add(first + left.trailing_zeros());
-                left &= left - 1;
-            }
-        }
-        runs.end();
-        return form;
+        return put_quarters(out, spots, of);
     }
     if let Ok(few @ 1..=2) = u8::try_from(spots.len()) {
         let mut runs = RunCoder::new(out);
@@ -119,6 +102,76 @@ pub(super) fn put_spots(out: &mut Vec<u8>, spots: &[Spot], of: u32, told: bool) 
         out[start + granule / 8] |= 1 << (granule % 8);
     }
     form::BITS
+}
+
+/// Returns how many quarters there are.
+pub(super) fn count_quarters(spots: &[Spot]) -> u32 {
+    spots.iter().map(|spot| spot.quarters().count_ones()).sum()
+}
+
+/// Returns how many low bits of the distances between `count` quarters are told as they are, if
+/// there are `of` granules: so many that what is left of a distance is small.
+pub(super) fn low_bits(count: u32, of: u32) -> u32 {
+    let mean = u64::from(of) * Quarters::MOST as u64 / u64::from(count.max(1));
+    mean.max(1).ilog2()
+}
+
+fn put_quarters(out: &mut Vec<u8>, spots: &[Spot], of: u32) -> u8 {
+    let count = count_quarters(spots);
+    let form = if let Ok(few @ 1..=3) = u8::try_from(count) {
+        form::FEW_QUARTERS + few
+    } else {
+        put(out, u64::from(count));
+        form::QUARTERS
+    };
+    let low = low_bits(count, of);
+    let (mut bits, mut next) = (Bits { out, word: 0, len: 0 }, 0);
+    for spot in spots {
+        let first = spot.granule() * Quarters::MOST as u32;
+        let mut left = spot.quarters();
+        while left != 0 {
+            let quarter = first + left.trailing_zeros();
+            left &= left - 1;
+            let distance = quarter - next;
+            next = quarter + 1;
+            let mut high = distance >> low;
+            while high >= 32 {
+                bits.put(u64::from(u32::MAX), 32);
+                high -= 32;
+            }
+            bits.put((1 << high) - 1, high + 1);
+            bits.put(u64::from(distance) & ((1 << low) - 1), low);
+        }
+    }
+    bits.end();
+    form
+}
+
+/// Puts bits, the lowest of each byte first.
+struct Bits<'a> {
+    out: &'a mut Vec<u8>,
+    word: u64,
+    len: u32,
+}
+
+impl Bits<'_> {
+    /// Puts the lowest bits of a word, 33 at most; those above are 0.
+    #[inline]
+    fn put(&mut self, bits: u64, len: u32) {
+        self.word |= bits << self.len;
+        self.len += len;
+        if self.len >= 31 {
+            let whole = self.len / 8;
+            self.out.extend(&self.word.to_le_bytes()[..whole as usize]);
+            self.word >>= 8 * whole;
+            self.len -= 8 * whole;
+        }
+    }
+
+    fn end(self) {
+        let bytes = self.len.div_ceil(8) as usize;
+        self.out.extend(&self.word.to_le_bytes()[..bytes]);
+    }
 }
 
 /// Takes where a key stands, and hands runs of granules to `each`, ascending, no granule twice: the
@@ -176,7 +229,6 @@ fn take_bits(bytes: &mut Bytes<'_>, of: u32, mut each: impl FnMut(u32, u32)) -> 
     }
 }
 
-#[inline]
 fn take_quarters(
     bytes: &mut Bytes<'_>,
     count: u32,
@@ -184,23 +236,52 @@ fn take_quarters(
     each: impl FnMut(u32, u32, u8),
 ) -> io::Result<()> {
     const MOST: u32 = Quarters::MOST as u32;
-    let all = of.checked_mul(MOST).ok_or_else(|| damaged("it has too many granules"))?;
+    let past = || damaged("a list of quarters goes past the last one");
+    let all = of.checked_mul(MOST).ok_or_else(past)?;
+    if count > all {
+        return Err(past());
+    }
+    let low = low_bits(count, of);
     let mut runs = QuarterRuns { open: Spot::new(0, 0), each };
-    bytes.runs(count, all, |from, to| {
-        let (first, last) = (from / MOST, (to - 1) / MOST);
-        let quarters = |from: u32, to: u32| (Quarters::ALL << from) & Quarters::ALL >> (MOST - to);
-        if first == last {
-            return runs.add(Spot::new(first, quarters(from % MOST, to - first * MOST)));
+    let (mut at, mut next) = (0usize, 0u32);
+    for _ in 0..count {
+        let mut high = 0;
+        let mut word = bits_at(bytes.0, at)?;
+        // Of a word 57 bits count.
+        let mut ones = word.trailing_ones();
+        while ones > 28 {
+            (high, at) = (high + 28, at + 28);
+            word = bits_at(bytes.0, at)?;
+            ones = word.trailing_ones();
         }
-        runs.add(Spot::new(first, quarters(from % MOST, MOST)));
-        if first + 1 < last {
-            runs.end();
-            (runs.each)(first + 1, last, Quarters::ALL);
+        high += ones;
+        let rest = (word >> (ones + 1)) & ((1 << low) - 1);
+        at += (ones + 1 + low) as usize;
+        let distance = u64::from(high) << low | rest;
+        let quarter = u64::from(next) + distance;
+        if quarter >= u64::from(all) {
+            return Err(past());
         }
-        runs.add(Spot::new(last, quarters(0, to - last * MOST)));
-    })?;
+        next = quarter as u32 + 1;
+        runs.add(Spot::new(quarter as u32 / MOST, 1 << (quarter as u32 % MOST)));
+    }
+    bytes.take(at.div_ceil(8))?;
     runs.end();
     Ok(())
+}
+
+/// Returns the bits from one on, 57 of them at least, and zeros behind the end.
+#[inline]
+fn bits_at(bytes: &[u8], at: usize) -> io::Result<u64> {
+    let rest = bytes.get(at / 8..).ok_or_else(|| damaged("it ends early"))?;
+    let word = if let Some(eight) = rest.first_chunk() {
+        u64::from_le_bytes(*eight)
+    } else {
+        let mut eight = [0; 8];
+        eight[..rest.len()].copy_from_slice(rest);
+        u64::from_le_bytes(eight)
+    };
+    Ok(word >> (at % 8))
 }
 
 /// Makes of quarters that come in order the granules that they are of.
@@ -234,7 +315,8 @@ impl<F: FnMut(u32, u32, u8)> QuarterRuns<F> {
 mod tests {
     use tapdeck_testkit::SplitMix64;
 
-    use super::{Bytes, Spot, add_spot, form, order, put_spots, take_spots};
+    use super::{Bytes, Spot, add_spot, count_quarters, form, low_bits, order};
+    use super::{put_spots, take_spots};
 
     fn read(out: &[u8], form: u8, of: u32) -> Vec<Spot> {
         let mut bytes = Bytes(out);
@@ -273,6 +355,9 @@ mod tests {
             let form = put_spots(&mut out, &spots, of, true);
             seen[usize::from(form)] += 1;
             assert_eq!(read(&out, form, of), spots, "of {of}");
+            let count = count_quarters(&spots);
+            let longest = count * (low_bits(count, of) + 3);
+            assert!(out.len() as u32 <= 3 + longest.div_ceil(8), "{} bytes", out.len());
             out.clear();
             let form = put_spots(&mut out, &spots, of, false);
             seen[usize::from(form)] += 1;
@@ -290,8 +375,11 @@ mod tests {
         let taken = |byte: u8, of| take_spots(&mut Bytes(&[byte]), form::BITS, of, |_, _, _| {});
         assert!(taken(0b1000, 4).is_ok());
         assert!(taken(0b1000, 3).is_err());
-        assert!(take_spots(&mut Bytes(&[16 << 1]), 3, 4, |_, _, _| {}).is_err());
-        assert!(take_spots(&mut Bytes(&[15 << 1]), 3, 4, |_, _, _| {}).is_ok());
+        // One of 16 quarters: four bits of its number, and a 0 in front of them.
+        assert!(take_spots(&mut Bytes(&[0b1_1110]), 3, 4, |_, _, _| {}).is_ok());
+        let past_the_last = &mut Bytes(&[0b0000_0001]);
+        assert!(take_spots(past_the_last, 3, 4, |_, _, _| {}).is_err());
+        assert!(take_spots(&mut Bytes(&[]), 3, 4, |_, _, _| {}).is_err());
     }
 
     #[test]

@@ -28,13 +28,15 @@ fn name(live: bool) -> SegmentName {
 
 #[derive(Clone, Copy)]
 struct Traffic {
+    /// The lowest address, and how many there are from it on.
+    first: u32,
     hosts: usize,
     ports: usize,
     longest: usize,
 }
 
-const MIX: Traffic = Traffic { hosts: 300, ports: 2000, longest: 1400 };
-const FLOOD: Traffic = Traffic { hosts: 1 << 32, ports: 1 << 16, longest: 1 };
+const MIX: Traffic = Traffic { first: 0x0a00_0000, hosts: 300, ports: 2000, longest: 1400 };
+const FLOOD: Traffic = Traffic { first: 0, hosts: 1 << 32, ports: 1 << 16, longest: 1 };
 
 /// TCP or UDP, in IPv4 or IPv6, some with a tag.
 fn frame(rng: &mut SplitMix64, traffic: Traffic) -> Vec<u8> {
@@ -43,7 +45,7 @@ fn frame(rng: &mut SplitMix64, traffic: Traffic) -> Vec<u8> {
         f.extend([0x81, 0, 0, rng.below(30) as u8]);
     }
     let protocol = [6, 17][rng.below(2)];
-    let mut host = || (rng.below(traffic.hosts) as u32).wrapping_add(0x0a00_0000).to_be_bytes();
+    let mut host = || (rng.below(traffic.hosts) as u32).wrapping_add(traffic.first).to_be_bytes();
     let (src, dst) = (host(), host());
     if rng.below(5) == 0 && traffic.hosts < 1 << 32 {
         f.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, protocol, 64]);
@@ -79,10 +81,21 @@ fn segment(
     piece_len: usize,
     traffic: Traffic,
 ) -> (Vec<DraftEntry>, Vec<Made>) {
+    changing_segment(seed, pieces, piece_len, |_| traffic)
+}
+
+/// Makes a segment whose traffic is another in each piece.
+fn changing_segment(
+    seed: u64,
+    pieces: usize,
+    piece_len: usize,
+    of_piece: impl Fn(usize) -> Traffic,
+) -> (Vec<DraftEntry>, Vec<Made>) {
     let mut rng = SplitMix64(seed);
     let (mut at, mut time_ns) = (4096, T0);
     let (mut blocks, mut packets) = (Vec::new(), Vec::new());
-    for _ in 0..pieces {
+    for piece in 0..pieces {
+        let traffic = of_piece(piece);
         let mut bytes = Vec::new();
         while bytes.len() < piece_len {
             time_ns += rng.below(2000) - 100;
@@ -263,7 +276,7 @@ fn ranges_and_combinations_are_those_of_their_parts() {
 }
 
 /// Traffic in which most addresses are in few granules.
-const THIN: Traffic = Traffic { hosts: 100_000, ports: 2000, longest: 1400 };
+const THIN: Traffic = Traffic { hosts: 100_000, ..MIX };
 
 /// Returns where the quarters lie that an index names for a key.
 fn quarters_asked(index: &mut Index, class: Class, key: u128) -> Vec<std::ops::Range<u64>> {
@@ -579,14 +592,37 @@ fn a_quarter_that_is_left_out_is_told() {
     assert!(!found[0].is_segments);
 }
 
+/// A chunk that an index is held against has other ends than those that the index was made of.
+#[test]
+fn a_log_of_two_threads_is_held_against_its_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = |piece: usize| Traffic { first: (piece as u32) << 12, hosts: 60, ..MIX };
+    let (pieces, _) = changing_segment(34, 40, 1 << 20, own);
+    let turns = |first: usize| -> Vec<DraftEntry> {
+        pieces.iter().skip(first).step_by(2).cloned().collect()
+    };
+    save_log(dir.path(), &[log(&turns(0)), log(&turns(1))].concat());
+    let storage = Directory::new(dir.path());
+    let opened = || Index::open_log(&storage, &name(true)).unwrap().expect("a log");
+    let parts = quarters_asked(&mut opened(), Class::SourceIpv4, 7);
+    let bytes: u64 = parts.iter().map(|part| part.end - part.start).sum();
+    assert!(parts.len() > 4 && bytes < 7 << 17, "more than four granules, by quarters: {parts:?}");
+    assert_eq!(differences_of(opened(), &pieces), []);
+    close(dir.path(), 1 << 30);
+    verify(dir.path(), &pieces);
+}
+
 /// Holds an index against its segment.
 fn verify(dir: &Path, pieces: &[DraftEntry]) {
     assert_eq!(differences(dir, pieces), []);
 }
 
 fn differences(dir: &Path, pieces: &[DraftEntry]) -> Vec<Difference> {
-    let index =
-        Index::open(&Directory::new(dir), &name(false), 1 << 30).unwrap().expect("an index");
+    let index = Index::open(&Directory::new(dir), &name(false), 1 << 30);
+    differences_of(index.unwrap().expect("an index"), pieces)
+}
+
+fn differences_of(index: Index, pieces: &[DraftEntry]) -> Vec<Difference> {
     let mut checker = Checker::new(index, &name(false), vec![LinkType::ETHERNET]).unwrap();
     let mut differences = Vec::new();
     for (_, blocks, _) in pieces {
