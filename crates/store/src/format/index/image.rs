@@ -392,17 +392,17 @@ pub(super) type Flush<'a> = dyn FnMut(&[u8], u64) -> io::Result<()> + 'a;
 pub(super) enum EntryKind {
     /// Lists of granules, as in version 2 and in overviews.
     Lists,
-    /// As in version 3: whichever form is short, and quarters of addresses where they are worth
+    /// Whichever form is short, as in version 3, and quarters of addresses where they are worth
     /// their room.
     Spots(Worth),
 }
 
-/// When is it worth while to tell in which quarters an address stands?
+/// When is it worth while to tell in which quarters an address stands? Both must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Worth {
-    /// Only if not more than one of so many granules has it.
+    /// Not more than one of so many granules has it.
     rare: u32,
-    /// Only if that takes no more than so many percent of what granules alone would.
+    /// Quarters take no more than so many percent of what granules alone would.
     percent: u64,
 }
 
