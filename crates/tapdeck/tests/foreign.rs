@@ -624,6 +624,33 @@ fn ask_within(path: &Path, mebibytes: u64, args: &[&str]) -> Output {
     command.output().expect("prlimit(1) is there")
 }
 
+/// Forges an index of so many granules, each a byte of the file, with groups that are all the same.
+fn forged(sound: &[u8], granules: u64, group: &[u8]) -> Vec<u8> {
+    let number = Forged::number;
+    // A list of granules, two and two in a row.
+    let list = [number(granules / 16), [0, 2].repeat(granules as usize / 32)].concat();
+    let keys = [&[0, 6][..], &list].concat();
+    // As many quarters as there are granules, none far from the next.
+    let zeros = vec![0; granules as usize * 3 / 8];
+    let quarters = [&[2 << 5, 10, 0, 0, 1][..], &number(granules), &zeros].concat();
+    let mut forged = Forged(sound.to_vec());
+    let section = forged.section(group);
+    let (keys, quarters) = (forged.section(&keys), forged.section(&quarters));
+    // All granules, one part of the file, the groups, then all granules as those that are not
+    // wholly known and those that tell of losses.
+    let all = [number(granules), number(1), number(granules - 2)].concat();
+    let mut directory = [number(granules), number(1), number(24), number(granules)].concat();
+    directory.extend([&[0, 2][..], &section].concat().repeat(granules as usize / 64));
+    directory.extend([all.clone(), all].concat());
+    // Protocols and IPv4 sources, each with a section of keys.
+    directory.extend(number(2));
+    for (number_of, first, section) in [(3, &[6][..], keys), (6, &[10, 0, 0, 1], quarters)] {
+        let class = [&[0][..], &number(1), &number(1), first, &section].concat();
+        directory.extend([number(number_of), number(class.len() as u64), class].concat());
+    }
+    forged.finish(&directory)
+}
+
 /// A few bytes of an index can name millions of granules, of losses in them, or of keys. Whoever
 /// made it owns the file that it is of, so that it is believed.
 #[test]
@@ -637,30 +664,30 @@ fn a_hostile_index_takes_no_more_than_64_mib() {
     let empty = ask_within(&path, USUAL, &["--count", "--no-trust-index"]);
     assert_eq!((empty.status.code(), &empty.stdout[..]), (Some(0), &b"5000\n"[..]));
 
-    let number = Forged::number;
-    // Each granule is a byte of the file; the last of a group has losses on many interfaces.
+    // The last granule of a group has losses on many interfaces.
     let granule = |losses: u64| {
-        let one = [&[0, 1, 0, 0, 2][..], &[0; 4], &number(losses)].concat();
+        let one = [&[0, 1, 0, 0, 2, 1][..], &[0; 4], &Forged::number(losses)].concat();
         [one, [1, 1].repeat(losses as usize)].concat()
     };
-    let few = granule(0).repeat(256);
-    let many = [granule(0).repeat(255), granule(1 << 19)].concat();
-    let keys = [&[0, 6][..], &number(1 << 20), &[0, 2].repeat(1 << 19)].concat();
+    let few = granule(0).repeat(64);
+    let many = [granule(0).repeat(63), granule(1 << 19)].concat();
+    // One that is not large is taken for an index. Its first granule is not at the beginning.
+    let mut one_group = few.clone();
+    one_group[0] = 24;
+    fs::write(&index, forged(&sound, 64, &one_group)).expect("it is ours");
+    for filter in ["tcp", "src host 10.0.0.1"] {
+        let out = ask_within(&path, USUAL + 64, &["--explain", filter]);
+        let told = String::from_utf8_lossy(&out.stdout);
+        assert!(told.contains("granules: 64 of 64"), "{filter}: {told} {}", said(&out));
+    }
     for (what, group) in [("granules", few), ("losses", many)] {
-        let mut forged = Forged(sound.clone());
-        let section = forged.section(&group);
-        let keys = forged.section(&keys);
-        // All granules, one part of the file, groups that are all the same, then all granules as
-        // those that are not wholly known and those that tell of losses.
-        let all = [number(GRANULES), number(1), number(GRANULES - 2)].concat();
-        let mut directory = [number(GRANULES), number(1), number(24), number(1 << 20)].concat();
-        directory.extend([&[0, 2][..], &section].concat().repeat(GRANULES as usize / 256));
-        directory.extend([all.clone(), all].concat());
-        // One class, protocols, with a section of keys.
-        let class = [&[0][..], &number(1), &number(1), &[6], &keys].concat();
-        directory.extend([number(1), number(3), number(class.len() as u64), class].concat());
-        fs::write(&index, forged.finish(&directory)).expect("it is ours");
-        for args in [&["--count"][..], &["--count", "tcp or not tcp"], &["-w", "-"]] {
+        fs::write(&index, forged(&sound, GRANULES, &group)).expect("it is ours");
+        for args in [
+            &["--count"][..],
+            &["--count", "tcp or not tcp"],
+            &["--count", "src host 10.0.0.1"],
+            &["-w", "-"],
+        ] {
             let out = ask_within(&path, USUAL + 64, args);
             assert!(out.status.success(), "{what} {args:?}: {:?} {}", out.status, said(&out));
         }

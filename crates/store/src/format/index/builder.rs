@@ -424,9 +424,10 @@ impl Builder {
     }
 
     fn class(&mut self, draft: &mut Draft<'_>, class: Class) -> io::Result<()> {
-        let covered = self.covered;
+        // What an index is held against is exact.
+        let most = if self.ends.is_some() { u64::MAX } else { self.covered / SHARE };
         let sorted = self.pairs.sorted(class);
-        if class.width() > 2 && sorted.len() > FEW && cost(&sorted) > covered / SHARE {
+        if class.width() > 2 && sorted.len() > FEW && cost(&sorted) > most {
             let mut hashed: Vec<u32> = (0..sorted.len())
                 .filter_map(|i| sorted.get(i))
                 .map(|(key, spot)| (hash(key) as u32) << 16 | spot.granule())

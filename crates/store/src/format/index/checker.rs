@@ -14,7 +14,7 @@ use tapdeck_packet::link::LinkType;
 use super::builder::{Builder, Ends};
 use super::code::Room;
 use super::granule::{Granule, Quarters};
-use super::image::{Image, hash};
+use super::image::{Image, has_quarters, hash};
 use super::keys::TABLES_ROOM;
 use super::lookup::Index;
 use crate::format::name::SegmentName;
@@ -207,30 +207,22 @@ fn differ_in(
     made: &mut [(u32, Image)],
     class: Class,
 ) -> io::Result<Option<(u32, String)>> {
-    let hashed = |image: &Image| {
-        let dictionary = image.directory.dictionaries.get(&class);
-        dictionary.is_some_and(|dictionary| dictionary.hashed)
-    };
-    if !have.directory.dictionaries.contains_key(&class) {
-        // Whoever made the index did not know the class, and so it says nothing that could be
-        // wrong.
-        return Ok(None);
-    }
-    let any = hashed(have) || made.iter().any(|(_, made)| hashed(made));
-    // Hashes tell of no quarters.
-    let told = |quarters: u8| if any { Quarters::ALL } else { quarters };
+    // Whoever made an index that does not tell of the class did not know it, and so it says nothing
+    // that could be wrong.
+    let Some(dictionary) = have.directory.dictionaries.get(&class) else { return Ok(None) };
+    // What was made is exact.
+    let is_hashed = dictionary.hashed;
+    let tells_quarters = has_quarters(class) && !is_hashed;
+    let told = |quarters: u8| if tells_quarters { quarters } else { Quarters::ALL };
     let mut there = Vec::new();
-    let rehash = any && !hashed(have);
     have.entries(class, 0, u128::MAX, |key, from, to, quarters| {
-        let key = if rehash { hash(key) } else { key };
         let granules = from.max(numbers.start)..to.min(numbers.end);
         there.extend(granules.map(|granule| (key, granule, told(quarters))));
     })?;
     let mut due = Vec::new();
     for (first, made) in made {
-        let rehash = any && !hashed(made);
         made.entries(class, 0, u128::MAX, |key, from, to, quarters| {
-            let key = if rehash { hash(key) } else { key };
+            let key = if is_hashed { hash(key) } else { key };
             due.extend((from..to).map(|granule| (key, *first + granule, told(quarters))));
         })?;
     }

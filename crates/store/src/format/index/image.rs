@@ -400,9 +400,9 @@ pub(super) enum EntryKind {
 /// When is it worth while to tell in which quarters an address stands? Both must hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Worth {
-    /// Not more than one of so many granules has it.
+    /// The address stands in one of so many granules at most.
     rare: u32,
-    /// Quarters take no more than so many percent of what granules alone would.
+    /// The most percent that quarters may take of what granules alone would.
     percent: u64,
 }
 
@@ -438,7 +438,7 @@ impl Worth {
 }
 
 /// Returns whether an index tells in which quarters the keys of a class stand.
-fn has_quarters(class: Class) -> bool {
+pub(super) fn has_quarters(class: Class) -> bool {
     use Class::{DestinationIpv4, DestinationIpv6, SourceIpv4, SourceIpv6};
     matches!(class, SourceIpv4 | DestinationIpv4 | SourceIpv6 | DestinationIpv6)
 }

@@ -23,8 +23,8 @@ use crate::format::segment::open_segment;
 use crate::io::{Access, Object, Owner, Storage};
 use crate::span::Span;
 
-/// Memory that the directories of an index take at most. Those of an index of 1 TiB take less.
-const DIRECTORIES_ROOM: usize = 16 << 20;
+/// Memory that the directories of an index take at most. Those of a segment of 128 GiB take less.
+const DIRECTORIES_ROOM: usize = 8 << 20;
 /// Memory that the granules take at most which a question selects: some 100,000, of 12 GiB. Where
 /// more are wanted, reading everything takes not much longer.
 const SELECTED_ROOM: usize = 12 << 20;
