@@ -125,7 +125,11 @@ impl Builder {
     fn ends(&self, len: u64, at: u64) -> bool {
         match &self.ends {
             None => len >= GRANULE,
-            Some(ends) => ends.granules.binary_search(&at).is_ok(),
+            // Those of an index that somebody else made may be as small as a block.
+            Some(ends) => {
+                let has_room = self.granules.len() < Pairs::MOST_GRANULES as usize;
+                has_room && ends.granules.binary_search(&at).is_ok()
+            }
         }
     }
 

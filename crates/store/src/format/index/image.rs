@@ -35,10 +35,6 @@ pub(super) const VERSION_2: u32 = 2;
 const VERSION_1: u32 = 1;
 /// The header's bytes that count; zeros follow up to the page's end.
 const HEADER: usize = 120;
-/// Returns how many granules there are in a section.
-fn group_len(version: u32) -> u32 {
-    if version <= VERSION_2 { 256 } else { 64 }
-}
 /// A section of keys is closed when it has so many bytes.
 const KEYS: usize = 8 << 10;
 /// The longest section or directory of an index that is not damaged, and more.
@@ -58,6 +54,11 @@ pub(super) fn hash(key: u128) -> u128 {
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     u128::from((z ^ z >> 31) >> (64 - 8 * HASH_WIDTH))
+}
+
+/// Returns how many granules there are in a section.
+fn group_len(version: u32) -> u32 {
+    if version <= VERSION_2 { 256 } else { 64 }
 }
 
 /// Where a section lies in its image.

@@ -203,6 +203,10 @@ pub(super) fn take_spots(
 #[inline]
 fn take_bits(bytes: &mut Bytes<'_>, of: u32, mut each: impl FnMut(u32, u32)) -> io::Result<()> {
     let bits = bytes.take(of.div_ceil(8) as usize)?;
+    let is_past = |last: &u8| !of.is_multiple_of(8) && last >> (of % 8) != 0;
+    if bits.last().is_some_and(is_past) {
+        return Err(damaged("a list of granules goes past the last one"));
+    }
     let mut run: Option<(u32, u32)> = None;
     for (first, byte) in (0..).step_by(8).zip(bits) {
         let mut left = *byte;
@@ -219,14 +223,10 @@ fn take_bits(bytes: &mut Bytes<'_>, of: u32, mut each: impl FnMut(u32, u32)) -> 
             }
         }
     }
-    match run {
-        Some((_, to)) if to > of => Err(damaged("a list of granules goes past the last one")),
-        Some((from, to)) => {
-            each(from, to);
-            Ok(())
-        }
-        None => Ok(()),
+    if let Some((from, to)) = run {
+        each(from, to);
     }
+    Ok(())
 }
 
 fn take_quarters(
@@ -375,6 +375,8 @@ mod tests {
         let taken = |byte: u8, of| take_spots(&mut Bytes(&[byte]), form::BITS, of, |_, _, _| {});
         assert!(taken(0b1000, 4).is_ok());
         assert!(taken(0b1000, 3).is_err());
+        let none = |_, _, _| panic!("what is damaged is not handed on");
+        assert!(take_spots(&mut Bytes(&[0b101_0001]), form::BITS, 3, none).is_err());
         // One of 16 quarters: four bits of its number, and a 0 in front of them.
         assert!(take_spots(&mut Bytes(&[0b1_1110]), 3, 4, |_, _, _| {}).is_ok());
         let past_the_last = &mut Bytes(&[0b0000_0001]);

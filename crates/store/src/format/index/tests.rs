@@ -12,8 +12,10 @@ use tapdeck_packet::link::LinkType;
 use tapdeck_packet::pcapng;
 use tapdeck_testkit::SplitMix64;
 
+use super::builder::Ends;
 use super::close::merge;
 use super::image::rewriting;
+use super::pairs::Pairs;
 use super::spots::Spot;
 use super::{Builder, Checker, Difference, Granule, Index, Quarters};
 use crate::format::name::SegmentName;
@@ -610,6 +612,27 @@ fn a_log_of_two_threads_is_held_against_its_segment() {
     assert_eq!(differences_of(opened(), &pieces), []);
     close(dir.path(), 1 << 30);
     verify(dir.path(), &pieces);
+}
+
+/// An index that somebody made may say that each block is a granule.
+#[test]
+fn granules_as_small_as_blocks_run_out_of_numbers_and_nothing_else() {
+    const BLOCKS: usize = 70_000;
+    let frame = frame(&mut SplitMix64(35), MIX);
+    let mut block = vec![0; pcapng::packet_len(frame.len(), 0, 0)];
+    let len = frame.len() as u32;
+    pcapng::write_packet(&mut block, 0, T0 as u64, [&frame, &[], &[]], len, 0, 0);
+    let granules = (1..=BLOCKS as u64).map(|n| 4096 + n * block.len() as u64).collect();
+    let ends = Ends { granules, quarters: Vec::new() };
+    let builder = Builder::new(&name(false), vec![LinkType::ETHERNET]);
+    let mut builder = builder.with_ends(ends);
+    builder.add(4096, &block.repeat(BLOCKS), (BLOCKS * block.len()) as u64);
+    let mut index = Index::of_chunk(builder.chunk()).unwrap();
+    index.read_all().unwrap();
+    assert_eq!(index.granules(), u64::from(Pairs::MOST_GRANULES) + 1);
+    for (class, key) in keys(&frame) {
+        assert_eq!(ask(&mut index, class, key, key).len() as u64, index.granules(), "{class:?}");
+    }
 }
 
 /// Holds an index against its segment.
