@@ -214,11 +214,6 @@ fn differ_in(
     let is_hashed = dictionary.hashed;
     let tells_quarters = has_quarters(class) && !is_hashed;
     let told = |quarters: u8| if tells_quarters { quarters } else { Quarters::ALL };
-    let mut there = Vec::new();
-    have.entries(class, 0, u128::MAX, |key, from, to, quarters| {
-        let granules = from.max(numbers.start)..to.min(numbers.end);
-        there.extend(granules.map(|granule| (key, granule, told(quarters))));
-    })?;
     let mut due = Vec::new();
     for (first, made) in made {
         made.entries(class, 0, u128::MAX, |key, from, to, quarters| {
@@ -226,6 +221,13 @@ fn differ_in(
             due.extend((from..to).map(|granule| (key, *first + granule, told(quarters))));
         })?;
     }
+    let mut there = Vec::new();
+    have.entries(class, 0, u128::MAX, |key, from, to, quarters| {
+        // A few bytes can say more than there is memory for. What is more than is due differs.
+        let room = (due.len() + 1).saturating_sub(there.len());
+        let granules = from.max(numbers.start)..to.min(numbers.end);
+        there.extend(granules.take(room).map(|granule| (key, granule, told(quarters))));
+    })?;
     for pairs in [&mut there, &mut due] {
         pairs.sort_unstable();
         pairs.dedup_by(|pair, before| {

@@ -769,15 +769,18 @@ pub(super) mod rewriting {
         redrafted(image, EntryKind::Lists, |_, _| {})
     }
 
-    /// Returns an image made anew, after `change` was made to where each key of each class stands.
-    pub fn with_spots(image: &[u8], change: impl FnMut(Class, &mut Vec<Spot>)) -> Vec<u8> {
+    /// A key, and where it stands.
+    pub type Entry = (u128, Vec<Spot>);
+
+    /// Returns an image made anew, after `change` was made to the entries of each class.
+    pub fn with_entries(image: &[u8], change: impl FnMut(Class, &mut Vec<Entry>)) -> Vec<u8> {
         redrafted(image, EntryKind::CLOSED, change)
     }
 
     fn redrafted(
         image: &[u8],
         entries: EntryKind,
-        mut change: impl FnMut(Class, &mut Vec<Spot>),
+        mut change: impl FnMut(Class, &mut Vec<Entry>),
     ) -> Vec<u8> {
         let len = image.len() as u64;
         let read = Image::open(Arc::new(image.to_vec()), 0, len, &mut Room::endless());
@@ -794,7 +797,7 @@ pub(super) mod rewriting {
             draft.granule(granule).expect("room");
         }
         for (class, dictionary) in read.directory.dictionaries.clone() {
-            let mut entries: Vec<(u128, Vec<Spot>)> = Vec::new();
+            let mut entries: Vec<Entry> = Vec::new();
             let each = |key, from, to, quarters| {
                 if entries.last().is_none_or(|(last, _)| *last != key) {
                     entries.push((key, Vec::new()));
@@ -804,11 +807,11 @@ pub(super) mod rewriting {
                 spots.extend((from..to).map(|granule| Spot::new(granule, quarters)));
             };
             read.entries(class, 0, u128::MAX, each).expect("keys");
+            change(class, &mut entries);
             let mut entries = entries.into_iter();
             let next = |spots: &mut Vec<Spot>| {
                 let Some((key, of_key)) = entries.next() else { return Ok(None) };
                 *spots = of_key;
-                change(class, spots);
                 Ok::<_, std::io::Error>(Some(key))
             };
             draft.class(class, dictionary.hashed, next).expect("room");

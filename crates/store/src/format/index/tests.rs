@@ -569,13 +569,16 @@ fn a_quarter_that_is_left_out_is_told() {
     let (pieces, _) = segment(33, 5, 1 << 20, THIN);
     save_log(dir.path(), &log(&pieces));
     let image = close(dir.path(), 1 << 30);
-    assert!(rewriting::with_spots(&image, |_, _| {}) == image);
+    assert!(rewriting::with_entries(&image, |_, _| {}) == image);
     let rewrite = |change: &dyn Fn(&mut Spot)| {
         let mut changed = 0;
-        let image = rewriting::with_spots(&image, |class, spots| {
-            let is_rare = class == Class::SourceIpv4 && spots[0].quarters() != Quarters::ALL;
-            if is_rare && changed == 0 {
-                change(&mut spots[0]);
+        let image = rewriting::with_entries(&image, |class, entries| {
+            let mut spots = entries.iter_mut().map(|(_, spots)| &mut spots[0]);
+            let rare = spots.find(|spot| spot.quarters() != Quarters::ALL);
+            if class == Class::SourceIpv4
+                && let Some(spot) = rare
+            {
+                change(spot);
                 changed += 1;
             }
         });
@@ -612,6 +615,35 @@ fn a_log_of_two_threads_is_held_against_its_segment() {
     assert_eq!(differences_of(opened(), &pieces), []);
     close(dir.path(), 1 << 30);
     verify(dir.path(), &pieces);
+}
+
+#[test]
+fn keys_in_another_order_and_keys_that_are_nowhere_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let (pieces, _) = segment(36, 5, 150_000, MIX);
+    save_log(dir.path(), &log(&pieces));
+    let image = close(dir.path(), 1 << 30);
+    let path = name(false).index_path(dir.path());
+    let turned = rewriting::with_entries(&image, |class, entries| {
+        if class == Class::Vlan {
+            entries.reverse();
+        }
+    });
+    fs::write(&path, turned).unwrap();
+    let storage = Directory::new(dir.path());
+    let mut index = Index::open(&storage, &name(false), 1 << 30).unwrap().expect("an index");
+    assert_eq!(index.read_all().unwrap_err().to_string(), "keys are not in order");
+
+    // Each VLAN in each granule: much more than there is.
+    let widened = rewriting::with_entries(&image, |class, entries| {
+        let granules = index.granules() as u32;
+        for (_, spots) in entries.iter_mut().filter(|_| class == Class::Vlan) {
+            *spots = (0..granules).map(Spot::whole).collect();
+        }
+    });
+    fs::write(&path, widened).unwrap();
+    let found = differences(dir.path(), &pieces);
+    assert!(found.len() == 1 && found[0].what.contains("does not have"), "{found:?}");
 }
 
 /// An index that somebody made may say that each block is a granule.

@@ -151,19 +151,25 @@ impl Image {
         let width = dictionary.width(class);
         let from = dictionary.sections.partition_point(|(key, _)| *key <= first).saturating_sub(1);
         let upto = dictionary.sections.partition_point(|(key, _)| *key <= last);
-        let sections: Vec<Section> =
-            dictionary.sections[from..upto.max(from)].iter().map(|s| s.1).collect();
+        let (firsts, sections): (Vec<u128>, Vec<Section>) =
+            dictionary.sections[from..upto.max(from)].iter().copied().unzip();
         let (granules, version) = (self.directory.granules, self.version);
-        self.read_each(&sections, |_, bytes| {
+        self.read_each(&sections, |number, bytes| {
             let mut entries = Entries::new(bytes, version, width, granules);
+            let mut before = None;
             while let Some(key) = entries.next(|key, from, to, quarters| {
                 if (first..=last).contains(&key) {
                     each(key, from, to, quarters);
                 }
             })? {
+                // Of keys in another order some would not be found.
+                if before.map_or(key != firsts[number], |before| key <= before) {
+                    return Err(damaged("keys are not in order"));
+                }
                 if key > last {
                     break;
                 }
+                before = Some(key);
             }
             Ok(())
         })
